@@ -1,0 +1,15 @@
+# Defines hwy::hwy from Highway's own package or, where a distribution ships none, from pkg-config. Used by the build and
+# by the installed package; leaves the target undefined when neither knows Highway.
+if(NOT TARGET hwy::hwy)
+  find_package(hwy CONFIG QUIET)
+endif()
+if(NOT TARGET hwy::hwy)
+  find_package(PkgConfig QUIET)
+  if(PkgConfig_FOUND)
+    pkg_check_modules(tide_libhwy QUIET IMPORTED_TARGET libhwy)
+    if(tide_libhwy_FOUND)
+      add_library(hwy::hwy INTERFACE IMPORTED)
+      target_link_libraries(hwy::hwy INTERFACE PkgConfig::tide_libhwy)
+    endif()
+  endif()
+endif()
