@@ -12,12 +12,12 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # builders stand below, since they read a plan.
 LAYERS = [
     ("base", {"error", "dtype", "version"}, None),
-    ("layout", {"layout"}, "layout"),
+    ("layout", {"group_file", "layout", "models"}, "layout"),
     ("vocabulary", {"program"}, None),
     ("plan", {"plan"}, "plan"),
     ("program", {"collectives"}, "program"),
     ("script", {"script"}, "script"),
-    ("verify", {"verify"}, "verify"),
+    ("verify", {"execute", "verify"}, "verify"),
     ("fabric", {"session"}, "fabric"),
     ("runtime/host", set(), "runtime/host"),
     ("cli", set(), "cli"),

@@ -82,6 +82,7 @@ need() {
 setup_core() {
     local before=$missing
     need "a C++20 compiler" "command -v c++" g++ || missing=yes
+    need "make" "command -v make" make || missing=yes
     need "CMake" "command -v cmake" cmake || missing=yes
     need "Ninja" "command -v ninja" ninja-build || missing=yes
     need "pkg-config" "command -v pkg-config" pkg-config || missing=yes
@@ -162,6 +163,7 @@ setup_python() {
 }
 
 setup_lint() {
+    need "git" "command -v git" git
     need "clang-tidy" "compgen -c clang-tidy" clang-tidy-14 clang-tidy-19 clang-tidy
     if make_environment; then
         install_requirements requirements-lint.txt

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "tide/error.h"
 
 namespace tide {
@@ -14,6 +15,7 @@ namespace {
 // Sizes beyond this could overflow once padded and aligned.
 constexpr int64_t kMostBytes = std::numeric_limits<int64_t>::max() / 4;
 constexpr int64_t kPackedAlignment = 16;
+constexpr int64_t kMostWorld = std::numeric_limits<int32_t>::max();
 
 [[noreturn]] void refuse(const Group& group, const TensorSpec& tensor, const std::string& what) {
   throw Error(ErrorCode::invalid_argument, fmt::format("tensor '{}' of group '{}': {}", tensor.name, group.name, what));
@@ -49,6 +51,7 @@ ParamLayout lay_out(const Group& group, const TensorSpec& tensor, const LayoutOp
   param.padded_rows = param.rows / options.world + (param.rows % options.world != 0 ? 1 : 0);
   multiply(group, tensor, param.rows, 1);  // extents alone may be huge where another extent is 0
   const int64_t padded = multiply(group, tensor, param.padded_rows, param.row_elements);
+  multiply(group, tensor, param.row_elements, 8);  // a row may be huge where there is none of it
   // Shards, landings and fp32 outputs over all ranks: all bounded by 8-byte elements.
   multiply(group, tensor, multiply(group, tensor, padded, options.world), 8);
   param.row_bytes = param.row_elements * itemsize(param.gather_dtype);
@@ -63,9 +66,9 @@ int64_t ParamLayout::first_row(int64_t rank) const { return std::min(rank * padd
 int64_t ParamLayout::valid_rows(int64_t rank) const { return first_row(rank + 1) - first_row(rank); }
 
 Layout::Layout(const Group& group, const LayoutOptions& options) : group_(group), options_(options) {
-  if (options.world < 1) {
+  if (options.world < 1 || options.world > kMostWorld) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("world is {} for group '{}': give 1 or more ranks", options.world, group.name));
+                fmt::format("world is {} for group '{}': give 1 to 2^31-1 ranks", options.world, group.name));
   }
   if (options.alignment < 1 || !std::has_single_bit(static_cast<uint64_t>(options.alignment)) ||
       options.alignment > (int64_t{1} << 30)) {
@@ -94,7 +97,8 @@ Layout::Layout(const Group& group, const LayoutOptions& options) : group_(group)
     packed_shard_bytes_ = param.packed_shard_base + param.padded_elements() * itemsize(param.shard_dtype);
     param.packed_grad_element = param.trainable ? packed_grad_elements_ : -1;
     if (param.trainable) packed_grad_elements_ += param.padded_elements();
-    if (std::max({landing_bytes_, packed_shard_bytes_, packed_grad_elements_}) > kMostBytes) {
+    const int64_t packed_grad_bytes = packed_grad_elements_ * int64_t{sizeof(float)};
+    if (std::max({landing_bytes_, packed_shard_bytes_, packed_grad_bytes}) > kMostBytes) {
       refuse(group, tensor, "the group needs more than 2^61 bytes up to here: split it");
     }
     params_.push_back(param);

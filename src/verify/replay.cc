@@ -75,7 +75,7 @@ void Replay::reset() {
   }
   // Visitors hold pointers to calls while the list grows.
   calls_.reserve(calls);
-  counters_.assign(ensemble_.space.counters.size() * static_cast<size_t>(world_) * static_cast<size_t>(world_), {});
+  counters_.assign(instances(), {});
   for (size_t c = 0; c < ensemble_.space.counters.size(); ++c) {
     for (int32_t at = 0; at < world_; ++at) {
       for (int32_t from = 0; from < world_; ++from) {

@@ -82,7 +82,7 @@ class Replay {
   // Increments of counter `counter` from `from` at `at`, primed ones included, that no wait took; after run().
   int64_t outstanding(CounterId counter, int32_t at, int32_t from) const;
   size_t instance(CounterId counter, int32_t at, int32_t from) const;
-  size_t instances() const { return counters_.size(); }
+  size_t instances() const { return instance(static_cast<CounterId>(ensemble_.space.counters.size()), 0, 0); }
   const Script& script(int32_t rank) const;
 
  private:

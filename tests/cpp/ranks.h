@@ -123,15 +123,16 @@ inline std::vector<Outcome> run_threads(SessionOptions options, const Work& work
   return outcomes;
 }
 
-// Forked ranks. `meanwhile` runs in the parent with the children's process ids; children that it stops or kills have
-// outcome.done == false. Nobody outlives the call: what is left after `patience` is killed.
+// Forked ranks. `meanwhile` runs in the parent with the children's process ids. `victims` are not waited for: they are
+// killed once all others are done. Nobody outlives the call: what is left after `patience` is killed.
 inline std::vector<Outcome> run_processes(SessionOptions options, const Work& work,
+                                          const std::vector<int32_t>& victims = {},
                                           const std::function<void(const std::vector<pid_t>&)>& meanwhile = {},
                                           std::chrono::seconds patience = std::chrono::seconds(60)) {
   const TemporaryFolder folder;
   options.store = std::make_shared<FolderStore>(folder.path());
   std::vector<pid_t> children;
-  std::vector<int> pipes;
+  std::vector<pollfd> pipes;
   std::fflush(nullptr);
   for (int32_t rank = 0; rank < options.world; ++rank) {
     int ends[2];
@@ -150,38 +151,54 @@ inline std::vector<Outcome> run_processes(SessionOptions options, const Work& wo
     }
     close(ends[1]);
     children.push_back(child);
-    pipes.push_back(ends[0]);
+    pipes.push_back({ends[0], POLLIN, 0});
   }
   if (meanwhile) meanwhile(children);
+
   const auto end = std::chrono::steady_clock::now() + patience;
-  std::vector<Outcome> outcomes;
-  for (const int from : pipes) {
-    std::string line;
-    for (;;) {
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
-      pollfd poll_from{from, POLLIN, 0};
-      if (poll(&poll_from, 1, static_cast<int>(std::max<int64_t>(left.count(), 0))) <= 0) break;
+  std::vector<std::string> lines(pipes.size());
+  std::vector<bool> open(pipes.size(), true);
+  const auto awaited = [&] {
+    for (size_t rank = 0; rank < open.size(); ++rank) {
+      const bool victim = std::find(victims.begin(), victims.end(), static_cast<int32_t>(rank)) != victims.end();
+      if (open[rank] && !victim) return true;
+    }
+    return false;
+  };
+  while (awaited()) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    if (poll(pipes.data(), pipes.size(), static_cast<int>(std::max<int64_t>(left.count(), 0))) <= 0) break;
+    for (size_t rank = 0; rank < pipes.size(); ++rank) {
+      if (pipes[rank].revents == 0) continue;
       char buffer[4096];
-      const ssize_t got = read(from, buffer, sizeof(buffer));
-      if (got <= 0) break;
-      line.append(buffer, static_cast<size_t>(got));
+      const ssize_t got = read(pipes[rank].fd, buffer, sizeof(buffer));
+      if (got > 0) {
+        lines[rank].append(buffer, static_cast<size_t>(got));
+        continue;
+      }
+      open[rank] = false;
+      close(pipes[rank].fd);
+      pipes[rank].fd = -1;
     }
-    close(from);
-    Outcome outcome;
-    if (!line.empty()) {
-      std::istringstream text(line);
-      int code = 0;
-      text >> code >> outcome.seconds;
-      text.get();
-      outcome.sentence.assign(std::istreambuf_iterator<char>(text), {});
-      if (code >= 0) outcome.code = static_cast<ErrorCode>(code);
-      outcome.done = true;
-    }
-    outcomes.push_back(outcome);
+  }
+  for (const pollfd& left : pipes) {
+    if (left.fd >= 0) close(left.fd);
   }
   for (const pid_t child : children) {
     kill(child, SIGKILL);
     waitpid(child, nullptr, 0);
+  }
+  std::vector<Outcome> outcomes;
+  for (const std::string& line : lines) {
+    Outcome& outcome = outcomes.emplace_back();
+    if (line.empty()) continue;
+    std::istringstream text(line);
+    int code = 0;
+    text >> code >> outcome.seconds;
+    text.get();
+    outcome.sentence.assign(std::istreambuf_iterator<char>(text), {});
+    if (code >= 0) outcome.code = static_cast<ErrorCode>(code);
+    outcome.done = true;
   }
   return outcomes;
 }

@@ -138,7 +138,7 @@ TEST(Verify, CallerMistakesAreNamed) {
     Scenario s;
     s.world = 3;
     s.step.groups = 1;
-    const Report report = verify_script(ensemble_of(s), script_of(cases[i].actions));
+    const Report report = verify_script(ensemble_of(s), script_of(cases[i].actions), 1000);
     if (cases[i].law.empty()) {
       EXPECT_TRUE(report.ok()) << "case " << i << "\n" << first_sentence(report);
     } else {

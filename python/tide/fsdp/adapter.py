@@ -43,7 +43,7 @@ class Enabled:
     memory_bytes: int = 0
 
     def table(self) -> Table:
-        rows = (_row(u, v, landing) for u, v, landing in zip(self.units, self.verdicts, self.landings))
+        rows = (_row(u, v, landing) for u, v, landing in zip(self.units, self.verdicts, self.landings, strict=True))
         return Table(tuple(rows), self.memory_bytes)
 
 
@@ -59,8 +59,8 @@ def enable(
 ) -> Table:
     """Lets TIDE run the collectives of every eligible parameter group of `model`. Collective over the model's mesh.
 
-    Call it on the root module after fully_shard() and the model's FSDP2 settings, between steps; the optimizer may exist
-    already or come later.
+    Call it on the root module after fully_shard() and the model's FSDP2 settings, between steps; the optimizer may
+    exist already or come later.
 
     landing: where gathered parameters stand. "resident": one copy of the model a machine, shared by its ranks, so the
     backward moves nothing. "ring": `ring_depth` slots a machine, taken in turn; the groups that stay gathered between
@@ -147,9 +147,7 @@ def stats(model: nn.Module) -> dict[str, dict[str, float]]:
     enabled = _enabled(model)
     if enabled is None:
         raise Error("invalid_argument", "tide.fsdp is not enabled for this model: call tide.fsdp.enable(model) first")
-    return {
-        enabled.units[index].name: session.stats(group_id) for index, (session, group_id) in enabled.places.items()
-    }
+    return {enabled.units[index].name: session.stats(group_id) for index, (session, group_id) in enabled.places.items()}
 
 
 def _enabled(model: nn.Module) -> Enabled | None:
@@ -191,7 +189,7 @@ def _fingerprint(units: list[Unit], verdicts: list[Verdict]) -> list[str]:
     return [
         f"{u.name}: {'tide' if v.all_gather is None else 'stock'} all-gather, "
         f"{'tide' if v.reduce_scatter is None else 'stock'} reduce-scatter"
-        for u, v in zip(units, verdicts)
+        for u, v in zip(units, verdicts, strict=True)
     ]
 
 
@@ -205,8 +203,10 @@ def _agree(units: list[Unit], verdicts: list[Verdict]) -> list[Verdict]:
         dist.all_gather_object(gathered, (machine, decisions), group=group)
         for rank, (_, theirs) in enumerate(gathered):
             if theirs != gathered[0][1]:
-                first = next((pair for pair in zip(gathered[0][1], theirs) if pair[0] != pair[1]), None)
-                detail = f'"{first[0]}" and "{first[1]}"' if first else f"{len(gathered[0][1])} and {len(theirs)} groups"
+                first = next((pair for pair in zip(gathered[0][1], theirs, strict=False) if pair[0] != pair[1]), None)
+                detail = (
+                    f'"{first[0]}" and "{first[1]}"' if first else f"{len(gathered[0][1])} and {len(theirs)} groups"
+                )
                 raise Error(
                     "mismatch",
                     f"ranks 0 and {rank} of a shard group differ: {detail}: pass the same model and options everywhere",
@@ -241,7 +241,7 @@ def _sessions(
     of its own; a group that TIDE only reduces needs none.
     """
     sessions: dict[tuple[dist.ProcessGroup, str], list[int]] = {}
-    for index, (unit, verdict) in enumerate(zip(units, verdicts)):
+    for index, (unit, verdict) in enumerate(zip(units, verdicts, strict=True)):
         if not verdict.uses_tide or unit.process_group is None:
             continue
         if verdict.all_gather is not None:
@@ -301,4 +301,3 @@ def _install(enabled: Enabled) -> None:
             reduce = Reduce(session, group_id, unit, gather, arity)
             reduce.install()
             enabled.reduces.append(reduce)
-

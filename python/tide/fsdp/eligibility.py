@@ -60,7 +60,7 @@ def _group_reason(unit: Unit) -> str | None:
 
 
 def _tensor_reason(unit: Unit) -> str | None:
-    for name, param in zip(unit.tensors, unit.params):
+    for name, param in zip(unit.tensors, unit.params, strict=True):
         local = param._sharded_local_tensor
         if param.is_dtensor:
             return f"{name} is a DTensor (tensor or expert parallel)"
@@ -92,7 +92,7 @@ def _reduce_reason(unit: Unit) -> str | None:
     comm = unit.group._reduce_scatter_comm
     if type(comm) is not DefaultReduceScatter:
         return f"the module has its own reduce-scatter ({type(comm).__name__})"
-    for name, param in zip(unit.tensors, unit.params):
+    for name, param in zip(unit.tensors, unit.params, strict=True):
         if not param.sharded_param.requires_grad:
             continue
         grad_dtype = unit.gather_dtype(param)

@@ -108,7 +108,7 @@ class Gather:
         # What can be seen of a change is looked at too.
         key = [
             (address, p.sharded_param._version, p._sharded_local_tensor._version)
-            for address, p in zip(addresses, self.unit.params)
+            for address, p in zip(addresses, self.unit.params, strict=True)
         ]
         in_backward = self.unit.group._training_state == TrainingState.PRE_BACKWARD
         unchanged = in_backward and self.landing == "resident" and key == self._moved
@@ -155,7 +155,7 @@ class Gather:
 
     def _shards(self) -> list[torch.Tensor]:
         shards = [p._sharded_param_data for p in self.unit.params]
-        for name, shard, dtype, param in zip(self.unit.tensors, shards, self._dtypes, self.unit.params):
+        for name, shard, dtype, param in zip(self.unit.tensors, shards, self._dtypes, self.unit.params, strict=True):
             if shard.dtype != dtype or shard.numel() != param.padded_sharded_param_size.numel() or not shard.is_cpu:
                 raise Error(
                     "invalid_argument",
@@ -204,7 +204,7 @@ class Gather:
     def _changed(self) -> str | None:
         if self._versions is None:
             return None
-        for name, param, version in zip(self.unit.tensors, self.unit.params, self._versions):
+        for name, param, version in zip(self.unit.tensors, self.unit.params, self._versions, strict=True):
             if param._unsharded_param._version != version:
                 return name
         return None

@@ -70,7 +70,7 @@ class Unit:
         # gradients of a call are told by its mask.
         return [
             (name, list(p._orig_size), DTYPES[p.sharded_param.dtype], self.gather_dtype(p) in REDUCIBLE)
-            for name, p in zip(self.tensors, self.params)
+            for name, p in zip(self.tensors, self.params, strict=True)
         ]
 
     def layout(self) -> Layout:

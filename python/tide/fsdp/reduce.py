@@ -107,7 +107,7 @@ class Reduce:
     ) -> torch.Tensor:
         grads = [grad.contiguous() for grad in unsharded_grads]
         addresses = [0] * len(self._index)
-        for param, grad in zip(fsdp_params, grads):
+        for param, grad in zip(fsdp_params, grads, strict=True):
             addresses[self._index[param]] = grad.data_ptr()
         elements = sum(param.padded_sharded_param_size.numel() for param in fsdp_params)
         output = torch.empty(elements, dtype=torch.float32)
@@ -134,9 +134,7 @@ def _assign(fsdp_params: list[FSDPParam], packed: torch.Tensor) -> None:
         sharded = param.sharded_param
         if sharded.grad is not None:
             if not isinstance(sharded.grad, DTensor):
-                raise AssertionError(
-                    f"Expected fsdp_param.sharded_param.grad to be DTensor, got {type(sharded.grad)}"
-                )
+                raise AssertionError(f"Expected fsdp_param.sharded_param.grad to be DTensor, got {type(sharded.grad)}")
             sharded.grad._local_tensor += grad
         else:
             sharded.grad = param.to_sharded_dtensor(grad)

@@ -42,7 +42,9 @@ class Table:
             for r in self.rows
         ]
         widths = [max(len(row[c]) for row in cells) for c in range(len(HEADINGS))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in cells]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
+        ]
         if self.memory_bytes:
             lines.append(f"shared memory of this machine: {human(self.memory_bytes)}")
         return "\n".join(lines)

@@ -208,7 +208,7 @@ class Session::Impl {
   void close() {
     if (phase_ == Phase::closed && getpid() == process_) return;
     require_alive("close");
-    if (phase_ == Phase::ready) guarded([&] { node_->leave(); });
+    if (phase_ == Phase::ready) guarded([&] { leave(); });
     phase_ = Phase::closed;
   }
 
@@ -242,6 +242,14 @@ class Session::Impl {
     for (const host::RegisteredGroup& registered : groups_) names.push_back(registered.group.name);
     calls_ = std::make_unique<host::Calls>(*node_, std::move(names));
     engine_ = std::make_unique<host::Engine>(*node_, space_, placement_, *calls_, options_.deadline);
+  }
+
+  void leave() {
+    try {
+      node_->leave();
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{}; rank {} was in close", error.what(), options_.rank));
+    }
   }
 
   void build() {
