@@ -28,7 +28,7 @@ else()
     target_include_directories(${stem} PRIVATE ${PROJECT_SOURCE_DIR}/tests/cpp)
     target_compile_definitions(${stem} PRIVATE TIDE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                                TIDE_COMMAND="${PROJECT_BINARY_DIR}/tide")
-    if(stem MATCHES "session|node|launch|cli|crash|process|store")
+    if(stem MATCHES "session|fabric|drill|node|launch|cli|crash|process|store")
       set(label process)
       if(TARGET tide_cli)
         add_dependencies(${stem} tide_cli)

@@ -16,6 +16,6 @@ if [ ! -x "${examples[0]}" ] || [ ! -x build/release/tide ]; then
     exit 1
 fi
 for example in "${examples[@]}"; do
-    echo "demo: tide launch -n 4 -- $example"
-    build/release/tide launch -n 4 -- "$example" || exit 1
+    echo "demo: tide launch --ranks 4 -- $example"
+    build/release/tide launch --ranks 4 -- "$example" || exit 1
 done

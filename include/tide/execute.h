@@ -35,8 +35,9 @@ struct Inputs {
 };
 
 struct Execution {
-  std::vector<std::string> differences;  // at most `limit`: wrong bytes that a caller read, broken guards, changed inputs
-  int64_t compared = 0;                  // bytes that callers read, all of them compared
+  std::vector<std::string>
+      differences;       // at most `limit`: wrong bytes that a caller read, broken guards, changed inputs
+  int64_t compared = 0;  // bytes that callers read, all of them compared
   int64_t operations = 0;
 
   // Everything that callers read, one a rank, in the order of its script: at a use the tensors of the group, whole and

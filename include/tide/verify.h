@@ -53,7 +53,8 @@ struct Report {
   bool ok() const { return violations.empty(); }
 };
 
-// Throws Error(invalid_argument) for a script that names a group, or keeps pieces, that the ensemble has no program for.
+// Throws Error(invalid_argument) for a script that names a group, or keeps pieces, that the ensemble has no program
+// for.
 Report verify_script(const Ensemble& ensemble, const Script& script, int32_t limit = 8);
 
 // The same with a script of its own for each rank: what happens when callers disagree.

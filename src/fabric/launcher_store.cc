@@ -109,7 +109,10 @@ struct StoreServer::Impl {
   // False when the connection is done with.
   bool advance(Connection& connection, short revents) {
     try {
-      if (connection.state == Connection::State::reading && revents != 0 && !read(connection)) return false;
+      if (connection.state == Connection::State::reading && revents != 0) {
+        if (!read(connection)) return false;
+        revents = 0;
+      }
       if (connection.state == Connection::State::waiting && !wait(connection, revents)) return false;
       return connection.state != Connection::State::answering || write_answer(connection);
     } catch (const Closed&) {

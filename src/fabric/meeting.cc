@@ -34,7 +34,7 @@ struct Hello {
 
 struct Welcome {
   uint32_t magic = kMagic;
-  uint32_t refused = 0;
+  uint32_t refused = 0;  // 1 + code of the error
   char nonce[kNonceDigits] = {};
   char sentence[kSentence] = {};  // why it is refused
 };
@@ -90,7 +90,12 @@ class Host {
     address_ = {folder.socket_path(), random_hex(kNonceBytes), random_hex(kNonceBytes)};
     listener_ = listen_at(address_.path, options_.world + 16);
     options_.store->set(key_of(options_), address_.text());
-    while (arrived_ < options_.world) gather();
+    try {
+      while (arrived_ < options_.world) gather();
+    } catch (const Error& error) {
+      turn_away(error);
+      throw;
+    }
     listener_.close();
     strangers_.clear();
     folder.remove();
@@ -109,27 +114,29 @@ class Host {
 
   void gather() {
     polled_.clear();
-    add(listener_);
-    for (const Stranger& stranger : strangers_) add(stranger.socket);
+    ranks_.clear();
+    add(listener_, 0);
+    for (const Stranger& stranger : strangers_) add(stranger.socket, 0);
     const size_t strangers = strangers_.size();
-    for (const Descriptor& life : meeting_.lives) add(life);
-    for (const Descriptor& socket : meeting_.sockets) add(socket);
+    for (size_t r = 1; r < meeting_.sockets.size(); ++r) {
+      // Only what is open: poll() counts the rest against the limit of descriptors.
+      if (!meeting_.sockets[r]) continue;
+      add(meeting_.sockets[r], r);
+      add(meeting_.lives[r], r);
+    }
     const int ready = poll(polled_.data(), polled_.size(), slice_ms(deadline_));
-    if (ready < 0 && errno != EINTR) throw os_error("wait for ranks", errno);
+    if (ready < 0 && errno != EINTR) throw os_error("wait for ranks", errno == EINVAL ? EMFILE : errno);
     // The watch sees deaths, and why somebody who has arrived gave up.
     watch_();
     if (ready > 0) {
+      for (size_t i = 1 + strangers; i < polled_.size(); ++i) {
+        // Nobody has anything to say yet, so it has closed.
+        if (polled_[i].revents != 0) throw gave_up(ranks_[i]);
+      }
       for (size_t i = strangers; i > 0; --i) {
         if (polled_[i].revents != 0 && !listen_to(strangers_[i - 1])) {
           strangers_.erase(strangers_.begin() + static_cast<std::ptrdiff_t>(i - 1));
         }
-      }
-      const size_t first_socket = 1 + strangers + meeting_.lives.size();
-      for (size_t r = 1; r < meeting_.sockets.size(); ++r) {
-        // Nobody has anything to say yet: it has closed.
-        if (polled_[first_socket + r].revents == 0) continue;
-        watch_();
-        throw Error(ErrorCode::peer_lost, fmt::format("rank {} gave up while the ranks met", r));
       }
       if (polled_[0].revents != 0) accept_all();
     }
@@ -141,7 +148,15 @@ class Host {
     }
   }
 
-  void add(const Descriptor& descriptor) { polled_.push_back({descriptor.get(), POLLIN, 0}); }
+  void add(const Descriptor& descriptor, size_t rank) {
+    polled_.push_back({descriptor.get(), POLLIN, 0});
+    ranks_.push_back(rank);
+  }
+
+  static Error gave_up(size_t rank) {
+    return Error(ErrorCode::peer_lost,
+                 fmt::format("rank {} ended or gave up while the ranks met: look at its own error", rank));
+  }
 
   void accept_all() {
     while (Descriptor socket = accept_from(listener_)) {
@@ -164,21 +179,24 @@ class Host {
     const Hello& hello = stranger.hello;
     if (hello.magic != kMagic || std::string_view(hello.nonce, kNonceDigits) != address_.ask) return false;
     if (hello.version != kVersion) {
-      refuse(stranger, fmt::format("rank {} speaks version {} of the fabric, rank 0 version {}: run the same build on "
-                                   "every rank",
-                                   hello.rank, hello.version, kVersion));
+      throw Error(ErrorCode::mismatch,
+                  fmt::format("rank {} speaks version {} of the fabric, rank 0 version {}: run the same build on "
+                              "every rank",
+                              hello.rank, hello.version, kVersion));
     }
     if (hello.world != options_.world) {
-      refuse(stranger, fmt::format("world is {} on rank 0 and {} on rank {}: give the same everywhere", options_.world,
-                                   hello.world, hello.rank));
+      throw Error(ErrorCode::mismatch, fmt::format("world is {} on rank 0 and {} on rank {}: give the same everywhere",
+                                                   options_.world, hello.world, hello.rank));
     }
     if (hello.rank < 1 || hello.rank >= options_.world) {
-      refuse(stranger, fmt::format("a peer calls itself rank {} of world {}: give each a rank of its own from 0 to {}",
-                                   hello.rank, options_.world, options_.world - 1));
+      throw Error(ErrorCode::mismatch,
+                  fmt::format("a peer calls itself rank {} of world {}: give each a rank of its own from 0 to {}",
+                              hello.rank, options_.world, options_.world - 1));
     }
     const auto rank = static_cast<size_t>(hello.rank);
     if (meeting_.sockets[rank]) {
-      refuse(stranger, fmt::format("two processes call themselves rank {}: give each a rank of its own", hello.rank));
+      throw Error(ErrorCode::mismatch,
+                  fmt::format("two processes call themselves rank {}: give each a rank of its own", hello.rank));
     }
     if (stranger.received.descriptors_lost) throw os_error(fmt::format("admit rank {}", hello.rank), EMFILE);
     if (stranger.received.descriptors.size() != 1) return false;
@@ -186,17 +204,24 @@ class Host {
     return false;
   }
 
-  // The nonce is right, so this is a rank of the job: it and all others are told what is wrong.
-  [[noreturn]] void refuse(const Stranger& stranger, const std::string& sentence) {
+  // Tells those who stand before the door why nobody is let in any more. Best effort.
+  void turn_away(const Error& error) {
     Welcome welcome;
-    welcome.refused = 1;
+    welcome.refused = 1 + static_cast<uint32_t>(error.code());
     std::memcpy(welcome.nonce, address_.answer.data(), kNonceDigits);
+    const std::string_view sentence = error.what();
     std::memcpy(welcome.sentence, sentence.data(), std::min(sentence.size(), kSentence));
     try {
-      send_bytes(stranger.socket, bytes_of(welcome), {}, patience());
-    } catch (const Closed&) {
+      accept_all();
+    } catch (const Error&) {
     }
-    throw Error(ErrorCode::mismatch, sentence);
+    for (const Stranger& stranger : strangers_) {
+      try {
+        send_some(stranger.socket, bytes_of(welcome), {});
+      } catch (const Closed&) {
+      } catch (const Error&) {
+      }
+    }
   }
 
   void admit(Stranger& stranger, size_t rank) {
@@ -206,7 +231,7 @@ class Host {
     try {
       send_bytes(stranger.socket, bytes_of(welcome), descriptors, patience());
     } catch (const Closed&) {
-      throw Error(ErrorCode::peer_lost, fmt::format("rank {} gave up while the ranks met", rank));
+      throw gave_up(rank);
     }
     meeting_.sockets[rank] = std::move(stranger.socket);
     meeting_.lives[rank] = std::move(stranger.received.descriptors.front());
@@ -242,6 +267,7 @@ class Host {
   Descriptor listener_;
   std::vector<Stranger> strangers_;
   std::vector<pollfd> polled_;
+  std::vector<size_t> ranks_;  // by what is polled
   int32_t arrived_ = 1;
 };
 
@@ -272,7 +298,7 @@ class Guest {
       const auto left = std::chrono::ceil<milliseconds>(deadline_ - Clock::now());
       address_ =
           Address::parse(options_.store->get(key_of(options_), std::max(left, milliseconds{1})), key_of(options_));
-      Descriptor socket = connect_to(address_.path, patience("rank 0 to accept the connection"));
+      Descriptor socket = connect_to(address_.path, patience_for("rank 0 to accept the connection"));
       if (socket) return socket;
       if (Clock::now() >= deadline_) {
         throw Error(ErrorCode::timeout,
@@ -293,11 +319,15 @@ class Guest {
     std::memcpy(hello.nonce, address_.ask.data(), kNonceDigits);
     Welcome welcome;
     Received received;
+    const Patience patience = patience_for("rank 0 to answer");
     try {
       const int descriptors[] = {life.watched.get()};
-      send_bytes(socket, bytes_of(hello), descriptors, patience("rank 0 to answer"));
-      receive_bytes(socket, {reinterpret_cast<char*>(&welcome), sizeof(welcome)}, received,
-                    patience("rank 0 to answer"));
+      send_bytes(socket, bytes_of(hello), descriptors, patience);
+    } catch (const Closed&) {
+      // What rank 0 said before it closed can still be read.
+    }
+    try {
+      receive_bytes(socket, {reinterpret_cast<char*>(&welcome), sizeof(welcome)}, received, patience);
     } catch (const Closed&) {
       throw Error(ErrorCode::peer_lost, fmt::format("rank 0 closed the connection of rank {} while the ranks met: see "
                                                     "its own error",
@@ -311,7 +341,9 @@ class Guest {
                               address_.path, options_.job));
     }
     if (welcome.refused != 0) {
-      throw Error(ErrorCode::mismatch, std::string(welcome.sentence, strnlen(welcome.sentence, kSentence)));
+      const bool known = welcome.refused - 1 <= static_cast<uint32_t>(ErrorCode::system);
+      throw Error(known ? static_cast<ErrorCode>(welcome.refused - 1) : ErrorCode::system,
+                  std::string(welcome.sentence, strnlen(welcome.sentence, kSentence)));
     }
     if (received.descriptors_lost) throw os_error("receive the control memory", EMFILE);
     if (received.descriptors.size() != 2) {
@@ -344,7 +376,7 @@ class Guest {
     return absent.empty() ? "0" : absent;
   }
 
-  Patience patience(const char* what) const {
+  Patience patience_for(const char* what) const {
     return {deadline_, watch_, [this, what] {
               return fmt::format("rank {} waited {} ms for {} of job '{}': look at rank 0, or give a longer deadline",
                                  options_.rank, options_.deadline.count(), what, options_.job);

@@ -476,11 +476,13 @@ void Node::Impl::throw_lost() const {
 }
 
 void Node::Impl::poll_lives() {
-  lives.resize(meeting.lives.size());
-  for (size_t r = 0; r < lives.size(); ++r) lives[r] = {meeting.lives[r].get(), POLLIN, 0};
+  lives.clear();
+  for (const Descriptor& life : meeting.lives) {
+    if (life) lives.push_back({life.get(), POLLIN, 0});
+  }
   if (poll(lives.data(), lives.size(), 0) <= 0) return;
-  for (size_t r = 0; r < lives.size(); ++r) {
-    if (lives[r].fd < 0 || !ended(lives[r].revents)) continue;
+  for (size_t r = 0, at = 0; r < meeting.lives.size(); ++r) {
+    if (!meeting.lives[r] || !ended(lives[at++].revents)) continue;
     const auto peer = static_cast<int32_t>(r);
     const Presence presence = control().presence(peer);
     // Who has called leave() may end; whether it did so too early is asked elsewhere.

@@ -15,6 +15,7 @@ constexpr int64_t kVersion = 1;
 constexpr int64_t kMostTensors = 1'000'000;  // also bounds the groups
 constexpr int64_t kMostDims = 64;
 constexpr int64_t kMostNameBytes = 1024;
+constexpr int64_t kMostWordBytes = 64;
 constexpr int64_t kMostExtent = int64_t{1} << 61;
 
 TensorSpec read_tensor(const JsonField& field) {
@@ -25,7 +26,7 @@ TensorSpec read_tensor(const JsonField& field) {
   const int64_t dims = shape.size(kMostDims);
   for (int64_t d = 0; d < dims; ++d) tensor.shape.push_back(shape[d].integer(0, kMostExtent));
   if (const auto dtype = field.find("dtype")) {
-    const std::string text = dtype->text();
+    const std::string text = dtype->name(kMostWordBytes);
     try {
       tensor.dtype = parse_dtype(text);
     } catch (const Error& error) {

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMostDepth = 32;
+constexpr int64_t kMostDepth = 32;
 constexpr int64_t kMostValues = int64_t{1} << 24;
 constexpr size_t kMostShown = 64;
 
@@ -32,34 +32,46 @@ std::string shown(const Json& value) {
   return value.dump();
 }
 
-// Watches a parse for what the parser itself lets pass.
-class Limits {
- public:
-  explicit Limits(std::string_view what) : what_(what) {}
+// Before any of it is built. A text that is no JSON may be counted wrong, but only behind the byte that the parser
+// refuses.
+void check_limits(std::string_view text, std::string_view what) {
+  int64_t depth = 0;
+  int64_t values = 1;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+      continue;
+    }
+    if (c == '"') in_string = true;
+    if (c == '[' || c == '{') ++depth;
+    if (c == ']' || c == '}') --depth;
+    if (c == '[' || c == '{' || c == ',') ++values;
+    if (depth > kMostDepth) refuse_text(fmt::format("{} is more than {} levels deep: flatten it", what, kMostDepth));
+    if (values > kMostValues) refuse_text(fmt::format("{} has more than {} values: split it", what, kMostValues));
+  }
+}
 
-  bool operator()(int depth, Json::parse_event_t event, const Json& parsed) {
-    if (depth > kMostDepth) refuse_text(fmt::format("{} is more than {} levels deep: flatten it", what_, kMostDepth));
-    if (event == Json::parse_event_t::value || event == Json::parse_event_t::array_start ||
-        event == Json::parse_event_t::object_start) {
-      if (++values_ > kMostValues) {
-        refuse_text(fmt::format("{} has more than {} values: split it", what_, kMostValues));
-      }
+// Watches a parse for fields that are given twice, of which the parser would take the last.
+class Fields {
+ public:
+  explicit Fields(std::string_view what) : what_(what) {}
+
+  void operator()(Json::parse_event_t event, const Json& parsed) {
+    if (event == Json::parse_event_t::object_start) open_.emplace_back();
+    if (event == Json::parse_event_t::object_end) open_.pop_back();
+    if (event != Json::parse_event_t::key) return;
+    const auto& key = parsed.get_ref<const std::string&>();
+    if (!open_.back().insert(key).second) {
+      refuse_text(fmt::format("{} gives the field {} twice in one object: give it once", what_, excerpt(key)));
     }
-    if (event == Json::parse_event_t::object_start) keys_.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys_.pop_back();
-    if (event == Json::parse_event_t::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!keys_.back().insert(key).second) {
-        refuse_text(fmt::format("{} gives the field {} twice in one object: give it once", what_, excerpt(key)));
-      }
-    }
-    return true;
   }
 
  private:
   std::string_view what_;
-  int64_t values_ = 0;
-  std::vector<std::set<std::string, std::less<>>> keys_;  // of the objects that are open
+  std::vector<std::set<std::string>> open_;  // keys of the objects that are open
 };
 
 }  // namespace
@@ -72,10 +84,12 @@ Json parse_json(std::string_view text, std::string_view what) {
   if (static_cast<int64_t>(text.size()) > kMostJsonBytes) {
     refuse_text(fmt::format("{} has {} bytes: give at most {}", what, text.size(), kMostJsonBytes));
   }
+  check_limits(text, what);
   try {
     return Json::parse(text.begin(), text.end(),
-                       [limits = Limits(what)](int depth, Json::parse_event_t event, Json& parsed) mutable {
-                         return limits(depth, event, parsed);
+                       [fields = Fields(what)](int, Json::parse_event_t event, const Json& parsed) mutable {
+                         fields(event, parsed);
+                         return true;
                        });
   } catch (const Json::parse_error& error) {
     if (error.byte > text.size()) {

@@ -69,7 +69,7 @@ Plan read_fields(const JsonField& root) {
   Plan plan;
   plan.nodes = small_integer(root.at("nodes"));
   plan.local = small_integer(root.at("local"));
-  plan.landing = parse_landing(root.at("landing").text());
+  plan.landing = parse_landing(root.at("landing").name(64));
   plan.ring_depth = small_integer(root.at("ring_depth"));
   plan.alignment = large_integer(root.at("alignment"));
   plan.chunk_bytes = large_integer(root.at("chunk_bytes"));

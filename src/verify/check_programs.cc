@@ -41,10 +41,10 @@ class ProgramCheck {
       queue = id >= 0 && static_cast<size_t>(id) < queues.size() ? queues[static_cast<size_t>(id)].name
                                                                  : fmt::format("queue {}", id);
     }
-    const std::string place = index_ < 0 ? fmt::format("the {} of group {}", name(collective_), group_)
-                                         : fmt::format("operation {} ({}) of the {} of group {}", index_,
-                                                       name(program_.ops[static_cast<size_t>(index_)].kind),
-                                                       name(collective_), group_);
+    const std::string place =
+        index_ < 0 ? fmt::format("the {} of group {}", name(collective_), group_)
+                   : fmt::format("operation {} ({}) of the {} of group {}", index_,
+                                 name(program_.ops[static_cast<size_t>(index_)].kind), name(collective_), group_);
     findings_.add(std::move(law), rank_, queue, index_, place + " " + what);
     return false;
   }
@@ -147,8 +147,8 @@ class ProgramCheck {
 
   bool data(const Operation& op) {
     if (op.to.reach == Reach::rail || (op.to.reach == Reach::local && !local(op.to.index))) {
-      return fail("law 1", fmt::format("writes to {} {} of {} local ranks", name(op.to.reach), op.to.index,
-                                       program_.local));
+      return fail("law 1",
+                  fmt::format("writes to {} {} of {} local ranks", name(op.to.reach), op.to.index, program_.local));
     }
     const Shape& shape = op.shape;
     if (shape.rows < 0 || shape.row_bytes < 0) {
@@ -166,8 +166,8 @@ class ProgramCheck {
       return fail("bounds", fmt::format("writes runs of {} bytes every {} bytes", shape.row_bytes, shape.dst_pitch));
     }
     if (pitched && moves(op.kind) && shape.src_pitch < source_row_bytes(op)) {
-      return fail("bounds", fmt::format("reads runs of {} bytes every {} bytes", source_row_bytes(op),
-                                        shape.src_pitch));
+      return fail("bounds",
+                  fmt::format("reads runs of {} bytes every {} bytes", source_row_bytes(op), shape.src_pitch));
     }
     return ranges(op);
   }
@@ -199,8 +199,8 @@ class ProgramCheck {
       if (!region(program_.sources[static_cast<size_t>(op.first_source + s)])) return false;
     }
     if (op.to.reach != Reach::self && op.dst.region >= program_.first_call_region) {
-      return fail("law 1", fmt::format("writes to {} {}, but its destination belongs to this call",
-                                       name(op.to.reach), op.to.index));
+      return fail("law 1", fmt::format("writes to {} {}, but its destination belongs to this call", name(op.to.reach),
+                                       op.to.index));
     }
     std::vector<Range> reads;
     std::vector<Range> written;
@@ -208,9 +208,9 @@ class ProgramCheck {
     accesses(memory_, program_, group_, op, [&](const Range& range, bool write) {
       if (!inside) return;
       if (range.begin < 0 || range.end > memory_.bytes(range.place)) {
-        inside = fail("bounds", fmt::format("{} bytes [{}, {}) of {}, which has {}", write ? "writes" : "reads",
-                                            range.begin, range.end, memory_.name(range.place),
-                                            memory_.bytes(range.place)));
+        inside =
+            fail("bounds", fmt::format("{} bytes [{}, {}) of {}, which has {}", write ? "writes" : "reads", range.begin,
+                                       range.end, memory_.name(range.place), memory_.bytes(range.place)));
       }
       (write ? written : reads).push_back(range);
     });

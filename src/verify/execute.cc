@@ -137,9 +137,7 @@ class Executor final : public Visitor {
     std::vector<int32_t> parts;  // backward passes that the output accumulates
   };
 
-  GroupView& view(int32_t rank, int32_t group) {
-    return views_[static_cast<size_t>(rank)][static_cast<size_t>(group)];
-  }
+  GroupView& view(int32_t rank, int32_t group) { return views_[static_cast<size_t>(rank)][static_cast<size_t>(group)]; }
   const Layout& layout(int32_t group) const { return ensemble_.layouts[static_cast<size_t>(group)]; }
   const std::string& tensor(int32_t group, size_t param) const { return layout(group).group().tensors[param].name; }
 

@@ -36,7 +36,7 @@ HappensBefore::HappensBefore(const Ensemble& ensemble, const Replay& replay)
       for (int32_t from = 0; from < ensemble.world(); ++from) {
         const int64_t primed = at == from ? 0 : ensemble.space.counters[c].primed;
         increments_[replay.instance(static_cast<CounterId>(c), at, from)].clocks.assign(static_cast<size_t>(primed),
-                                                                                       Clock(tracks_, 0));
+                                                                                        Clock(tracks_, 0));
       }
     }
   }

@@ -40,7 +40,7 @@ class HappensBefore {
  private:
   struct CallClocks {
     Clock issued;
-    Clock completed;             // of every operation on a queue that completes the call
+    Clock completed;  // of every operation on a queue that completes the call
     std::vector<Clock> events;
   };
   struct Increments {

@@ -26,8 +26,8 @@ std::vector<bool> check_leases(const Ensemble& ensemble, const Script& script, i
       case ActionKind::issue_gather:
         if (state.leased) fail("gathers a group that was not released");
         for (size_t g = 0; g < states.size(); ++g) {
-          const bool same_slot = ensemble.space.groups[g].landing ==
-                                 ensemble.space.groups[static_cast<size_t>(action.group)].landing;
+          const bool same_slot =
+              ensemble.space.groups[g].landing == ensemble.space.groups[static_cast<size_t>(action.group)].landing;
           if (!states[g].leased || !same_slot || static_cast<int32_t>(g) == action.group) continue;
           fail(fmt::format("takes the slot that group {} still holds", g));
         }

@@ -6,9 +6,7 @@ namespace tide::verify {
 
 bool moves(OpKind kind) { return kind == OpKind::copy || kind == OpKind::cast || kind == OpKind::put; }
 
-bool writes(OpKind kind) {
-  return moves(kind) || kind == OpKind::sum || kind == OpKind::land || kind == OpKind::zero;
-}
+bool writes(OpKind kind) { return moves(kind) || kind == OpKind::sum || kind == OpKind::land || kind == OpKind::zero; }
 
 int64_t source_row_bytes(const Operation& op) {
   if (op.kind == OpKind::cast || op.kind == OpKind::sum) {

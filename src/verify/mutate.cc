@@ -323,10 +323,10 @@ std::optional<Mutant> in_script(const Ensemble& ensemble, const Script& script, 
 }
 
 constexpr std::array<std::string_view, kFaults> kNames = {
-    "drop wait",      "drop signal",   "repeat signal", "drop handshake",    "early signal", "late wait",
-    "drop copy",      "shorten copy",  "shift source",  "shift destination", "wrong peer",   "out of bounds",
-    "drop sum",       "drop zero",     "drop source",   "repeat source",     "swap sources", "early release",
-    "early reduce",   "early consume", "stale keep",    "swap calls",        "skip call",
+    "drop wait",    "drop signal",   "repeat signal", "drop handshake",    "early signal", "late wait",
+    "drop copy",    "shorten copy",  "shift source",  "shift destination", "wrong peer",   "out of bounds",
+    "drop sum",     "drop zero",     "drop source",   "repeat source",     "swap sources", "early release",
+    "early reduce", "early consume", "stale keep",    "swap calls",        "skip call",
 };
 
 }  // namespace

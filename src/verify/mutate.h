@@ -50,8 +50,8 @@ struct Mutant {
   std::string what;             // the fault and where it is, for people
 };
 
-// One fault at one of the places that the script reaches, `choice` picks which (modulo their number). Nothing when there
-// is no such place.
+// One fault at one of the places that the script reaches, `choice` picks which (modulo their number). Nothing when
+// there is no such place.
 std::optional<Mutant> inject(const Ensemble& ensemble, const Script& script, Fault fault, uint64_t choice);
 
 }  // namespace tide::verify

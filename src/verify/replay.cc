@@ -212,10 +212,9 @@ Blocked Replay::blocked_operation(const Item& item) const {
     blocked.sentence = fmt::format("{} joins event {}, which is not recorded", where, op.counter);
   } else {
     const Instance& counter = counters_[instance(op.counter, call.rank, op.to.index)];
-    blocked.sentence =
-        fmt::format("{} waits until counter '{}' from rank {} is {}, it is {}", where,
-                    ensemble_.space.counters[static_cast<size_t>(op.counter)].name, op.to.index,
-                    counter.taken + op.n, counter.value);
+    blocked.sentence = fmt::format("{} waits until counter '{}' from rank {} is {}, it is {}", where,
+                                   ensemble_.space.counters[static_cast<size_t>(op.counter)].name, op.to.index,
+                                   counter.taken + op.n, counter.value);
   }
   return blocked;
 }
@@ -230,9 +229,9 @@ void Replay::collect_blocked(Order order) {
     }
     if (order == Order::issue || state.position == script(rank).actions.size()) continue;
     const Action& action = script(rank).actions[state.position];
-    outcome_.blocked.push_back({rank, "caller", static_cast<int64_t>(state.position),
-                                fmt::format("'{} {}' waits for a call that cannot end", name(action.kind),
-                                            action.group)});
+    outcome_.blocked.push_back(
+        {rank, "caller", static_cast<int64_t>(state.position),
+         fmt::format("'{} {}' waits for a call that cannot end", name(action.kind), action.group)});
   }
 }
 

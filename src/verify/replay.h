@@ -27,7 +27,7 @@ struct Call {
   int32_t sequence = 0;  // calls of this rank before it: equal at all ranks for what belongs together
   int32_t rank = 0;
   int32_t group = 0;
-  int32_t action = 0;  // position in the rank's script
+  int32_t action = 0;       // position in the rank's script
   bool accumulate = false;  // of the action
   const Program* program = nullptr;
   std::vector<int64_t> left;    // operations not yet executed, one a queue
@@ -98,8 +98,8 @@ class Replay {
     size_t position = 0;   // next action
     int32_t sequence = 0;  // of the next call
     std::vector<Fifo> queues;
-    Fifo strict;                                     // issue order over all queues (Order::issue)
-    std::vector<int32_t> last_gather, last_reduce;   // call index a group, -1: none
+    Fifo strict;                                    // issue order over all queues (Order::issue)
+    std::vector<int32_t> last_gather, last_reduce;  // call index a group, -1: none
   };
   struct Instance {
     int64_t value = 0;

@@ -24,8 +24,8 @@ Symbolic::Symbolic(const Ensemble& ensemble, const Memory& memory, Findings& fin
 
 void Symbolic::fail(const Executed& executed, std::string law, const std::string& what) {
   const Call& call = *executed.call;
-  findings_.add(std::move(law), call.rank,
-                ensemble_.space.queues[static_cast<size_t>(executed.op->queue)].name, executed.index,
+  findings_.add(std::move(law), call.rank, ensemble_.space.queues[static_cast<size_t>(executed.op->queue)].name,
+                executed.index,
                 fmt::format("operation {} ({}) of the {} of group {} (action {}) {}", executed.index,
                             name(executed.op->kind), name(call.program->collective), call.group, call.action, what));
 }

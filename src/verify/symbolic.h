@@ -33,9 +33,7 @@ class Symbolic {
     Content content;
   };
 
-  GroupView& view(int32_t rank, int32_t group) {
-    return views_[static_cast<size_t>(rank)][static_cast<size_t>(group)];
-  }
+  GroupView& view(int32_t rank, int32_t group) { return views_[static_cast<size_t>(rank)][static_cast<size_t>(group)]; }
   std::vector<Piece> pieces(const Executed& executed, const Range& range);
   void move(const Executed& executed);
   void sum(const Executed& executed);

@@ -123,9 +123,7 @@ class Watcher final : public Visitor {
                               event_name(conflict.earlier), conflict.earlier_writes ? "writes" : "reads"));
   }
 
-  void touch_place(PlaceId place, bool write, int32_t track) {
-    touch({place, 0, memory_.bytes(place)}, write, track);
-  }
+  void touch_place(PlaceId place, bool write, int32_t track) { touch({place, 0, memory_.bytes(place)}, write, track); }
 
   void touch_landing(int32_t rank, int32_t group) {
     const PlaceId place = memory_.landing(group, rank);

@@ -26,7 +26,7 @@ TEST_P(EveryWorld, ValuesTellOrdersApart) {
   if (world < 3) return;  // a sum of two commutes
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     int64_t other = 0;
-    for (int64_t i = 0; i < 200; ++i) {
+    for (int64_t i = 0; i < 4000; ++i) {
       float forward = 0.0F;
       float backward = 0.0F;
       for (int32_t k = 0; k < world; ++k) {
@@ -105,7 +105,7 @@ TEST(Execute, PlansDoNotShowInOutputs) {
   };
   const std::vector<uint32_t> wanted = outputs(reference);
   for (const Landing landing : {Landing::ring, Landing::resident, Landing::home, Landing::private_copy}) {
-    for (const int64_t chunk : {int64_t{32}, int64_t{96}, int64_t{1} << 18}) {
+    for (const int64_t chunk : {int64_t{64}, int64_t{96}, int64_t{1} << 18}) {
       for (const int32_t passes : {1, 3}) {
         Scenario s = reference;
         s.landing = landing;

@@ -151,7 +151,11 @@ class Processes {
     return read(ranks_[static_cast<size_t>(number)].pipe, &mark, 1) == 1 ? mark : '\0';
   }
 
-  void signal(int32_t number, int what) { ::kill(ranks_[static_cast<size_t>(number)].process, what); }
+  void signal(int32_t number, int what) {
+    const pid_t process = ranks_[static_cast<size_t>(number)].process;
+    ASSERT_GT(process, 0);  // 0 would be ourselves
+    ::kill(process, what);
+  }
 
   // Its outcome; "killed" if it did not live to tell.
   std::string wait(int32_t number) {

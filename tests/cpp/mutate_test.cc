@@ -30,8 +30,7 @@ bool caught(const verify::Mutant& mutant, Fault fault, const Ensemble& original,
   EXPECT_TRUE(verify::may_be_harmless(fault)) << where << "\n" << mutant.what << " was not seen";
   if (verify::data_order(mutant.ensemble, mutant.scripts) == verify::data_order(original, mutant.scripts)) return false;
   for (uint64_t seed = 0; seed < 3; ++seed) {
-    const Execution execution =
-        execute(mutant.ensemble, mutant.scripts.front(), seed, scenarios::spread_inputs(0.75F));
+    const Execution execution = execute(mutant.ensemble, mutant.scripts.front(), seed, scenarios::spread_inputs(0.75F));
     EXPECT_TRUE(execution.ok()) << where << "\n" << mutant.what << " was not seen\n" << execution.differences.front();
   }
   return false;
@@ -47,7 +46,7 @@ TEST(Mutate, EveryFaultIsSeen) {
       ASSERT_TRUE(verify_script(ensemble, script).ok()) << s.name();
       for (int32_t f = 0; f < verify::kFaults; ++f) {
         const Fault fault = static_cast<Fault>(f);
-        for (uint64_t choice : {uint64_t{1}, uint64_t{13} * static_cast<uint64_t>(world), uint64_t{1000003}}) {
+        for (const uint64_t choice : {uint64_t{1}, uint64_t{1000003}}) {
           const auto mutant = verify::inject(ensemble, script, fault, choice);
           if (!mutant) continue;
           ++made[fault];
@@ -77,12 +76,20 @@ TEST(Mutate, EveryHandshakeIsNeeded) {
       forward.push_back({ActionKind::step, g});
     }
   }
+  // One group of each slot over and over, so that no other group's gather comes between.
+  Script again;
+  for (int32_t pass = 0; pass < 4; ++pass) {
+    for (const ActionKind kind :
+         {ActionKind::issue_gather, ActionKind::wait_gather, ActionKind::use, ActionKind::release, ActionKind::step}) {
+      again.actions.push_back({kind, pass / 2});
+    }
+  }
   Scenario s;
   s.world = 3;
   s.landing = Landing::ring;
   const Ensemble ensemble = ensemble_of(s);
   std::map<std::string, bool> needed;
-  for (const Script& script : {training(s.step), Script{forward}}) {
+  for (const Script& script : {training(s.step), Script{forward}, again}) {
     ASSERT_TRUE(verify_script(ensemble, script).ok()) << first_sentence(verify_script(ensemble, script));
     for (uint64_t choice = 0; choice < 64; ++choice) {
       const auto mutant = verify::inject(ensemble, script, Fault::drop_handshake, choice);

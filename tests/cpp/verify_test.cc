@@ -123,13 +123,13 @@ TEST(Verify, CallerMistakesAreNamed) {
       {{gather, release}, "lease"},
       {{wait}, "lease"},
       {{await}, "lease"},
-      {{gather, step, wait, use, release}, "race"},             // written while the gather reads it
-      {{gather, wait, step, use, release}, "landing"},          // read after an update that it does not have
+      {{gather, step, wait, use, release}, "race"},     // written while the gather reads it
+      {{gather, wait, step, use, release}, "landing"},  // read after an update that it does not have
       {{gather, wait, use, release, step, keep, wait, use, release}, "landing"},
-      {{reduce, await, consume}, "law 5"},                      // no gradient was ever written
+      {{reduce, await, consume}, "law 5"},  // no gradient was ever written
       {{backward, reduce, backward, await, consume}, "race"},
       {{backward, reduce, consume, await}, "race"},
-      {{backward, add, await, consume}, "contribution"},        // added to nothing
+      {{backward, add, await, consume}, "contribution"},  // added to nothing
       {{backward, reduce, await, consume, backward, consume}, ""},
       {{consume}, "contribution"},
       {{backward, reduce, reduce, await, consume}, "lease"},

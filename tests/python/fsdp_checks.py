@@ -255,9 +255,11 @@ def check_no_reshard_after_forward(rank: int, world: int) -> None:
 
 
 def check_root_reshards(rank: int, world: int) -> None:
-    models = pair(BF16, enable={"landing": "ring"}, reshard_after_forward=True)
-    train(models, rank, steps=2)
-    assert tide.fsdp.stats(models[0])["(root)"]["gathers"] == 4
+    # The root's parameters are in use while every block's come and go.
+    for landing in ("ring", "private"):
+        models = pair(BF16, enable={"landing": landing}, reshard_after_forward=True)
+        train(models, rank, steps=2)
+        assert tide.fsdp.stats(models[0])["(root)"]["gathers"] == 4
 
 
 def check_checkpointing(rank: int, world: int) -> None:

@@ -16,7 +16,7 @@ import torch.distributed as dist  # noqa: E402
 from ranks import FolderStore, run_ranks  # noqa: E402
 
 WORLDS = (1, 2, 3, 4, 5, 8)
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "i64": torch.int64, "boolean": torch.bool}
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "i64": torch.int64, "bool": torch.bool}
 GUARD = 16  # elements before and after every buffer
 SHAPES = [[7], [1], [16, 3], [2, 5, 3], [0, 4], [3, 0], [5, 1], [64, 2]]
 
@@ -33,16 +33,15 @@ def open_session(rank: int, world: int, folder: str, groups: dict[str, tuple[lis
 
 def values(index: int, count: int, dtype: torch.dtype, salt: int = 0) -> torch.Tensor:
     """A function of (tensor, element) only, with exponents far apart: a wrong order or place shows in the bits."""
-    n = torch.arange(count, dtype=torch.int64)
-    mixed = (n * 2654435761 + index * 40503 + salt * 974711 + 12345) & 0xFFFFFFFF
+    generator = torch.Generator().manual_seed(100_003 * salt + index)
+    whole = torch.randint(-(2**40), 2**40, (count,), generator=generator)
     if dtype == torch.bool:
-        return (mixed >> 7) % 2 == 1
+        return whole % 2 == 0
     if not dtype.is_floating_point:
-        return mixed
-    fraction = 1.0 + ((mixed >> 3) % 1024).double() / 1024
-    spread = 12 if dtype == torch.float16 else 16
-    sign = 1.0 - 2.0 * ((mixed >> 17) % 2).double()
-    return (sign * fraction * torch.pow(2.0, ((mixed >> 20) % (2 * spread + 1) - spread).double())).to(dtype)
+        return whole.to(dtype)
+    spread = 10 if dtype == torch.float16 else 16
+    exponents = torch.randint(-spread, spread + 1, (count,), generator=generator)
+    return torch.ldexp(whole.double() / 2**40, exponents).to(dtype)
 
 
 def guarded(content: torch.Tensor, fill: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -83,7 +82,7 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def gathers(rank: int, world: int, folder: str, kind: str) -> None:
-    stored = {"plain": ["f32", "bf16", "i64", "boolean"], "cast": ["f32", "bf16", "i64", "f16"]}
+    stored = {"plain": ["f32", "bf16", "i64", "bool"], "cast": ["f32", "bf16", "i64", "f16"]}
     groups = {
         f"{name}{number}": (
             [(f"t{i}", shape, dtypes[(i + number) % len(dtypes)], False) for i, shape in enumerate(SHAPES)],

@@ -148,7 +148,8 @@ def demo(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(found))
         return 0
-    print("\n".join(["", title, "", table(results), "", *said]))
+    served = [results.tide_table, ""] if results.tide_table else []
+    print("\n".join(["", title, "", *served, table(results), "", *said]))
     print(f"{' and '.join(written)} in {options.out}; {found['seconds']:.0f} s in all")
     return 0
 

@@ -47,8 +47,8 @@ class Results:
     rows: list[Row] = field(default_factory=list)
     losses: dict[str, list[float]] = field(default_factory=dict)
     parameters: int = 0
-    tables: list[str] = field(default_factory=list)
-    stats: list[str] = field(default_factory=list)
+    tide_table: str | None = None  # which groups TIDE serves
+    tide_stats: dict[str, dict[str, float]] | None = None  # of the loss curve, on rank 0
 
     def row(self, impl: str, tokens: int) -> Row | None:
         return next((row for row in self.rows if (row.impl, row.tokens) == (impl, tokens)), None)
@@ -74,6 +74,7 @@ class Results:
             "stock_over_tide": ratios,
             "losses": self.losses,
             "largest_loss_difference": self.loss_difference(),
+            "tide_stats": self.tide_stats,
         }
 
 
@@ -92,9 +93,9 @@ def collect(reports: Sequence[dict[str, Any]], impls: Sequence[str]) -> Results:
             case "open":
                 results.parameters = report["parameters"]
             case "table":
-                results.tables.append(report["text"])
+                results.tide_table = report["text"]
             case "stats":
-                results.stats.append(report["text"])
+                results.tide_stats = report["groups"]
     for (tokens, impl), found in sorted(blocks.items(), key=lambda item: (item[0][0], impls.index(item[0][1]))):
         peak = memory.get((tokens, impl))
         results.rows.append(_row(tokens, impl, found, peak))

@@ -109,7 +109,7 @@ class Trainee:
         if self.impl == "tide":
             import tide.fsdp
 
-            report_once("stats", text=str(tide.fsdp.stats(self.model)))
+            report_once("stats", groups=tide.fsdp.stats(self.model))
             tide.fsdp.disable(self.model)
 
 

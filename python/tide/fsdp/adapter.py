@@ -63,8 +63,8 @@ def enable(
     exist already or come later.
 
     landing: where gathered parameters stand. "resident": one copy of the model a machine, shared by its ranks, so the
-    backward moves nothing. "ring": `ring_depth` slots a machine, taken in turn; the groups that stay gathered between
-    forward and backward keep landings of their own. "private": slots in every rank, for code that writes to gathered
+    backward moves nothing. "ring": `ring_depth` slots a machine, taken in turn; groups that stay gathered meanwhile,
+    as the root does, keep landings of their own. "private": slots in every rank, for code that writes to gathered
     parameters.
     all_gather, reduce_scatter: False leaves that half on stock FSDP2.
     deadline: of every wait for another rank; an error follows it on every rank. A peer that dies is noticed at once.
@@ -96,7 +96,7 @@ def enable(
     verdicts = _agree(units, verdicts)
     seconds = deadline.total_seconds() if isinstance(deadline, datetime.timedelta) else float(deadline)
     enabled = Enabled(units, verdicts, [landing] * len(units))
-    for key, members in _sessions(units, verdicts, landing).items():
+    for key, members in _sessions(units, verdicts, landing, ring_depth).items():
         depth = {"ring": ring_depth, "private": ring_depth, "private held": len(members), "reduce": 1}.get(key[1], 1)
         _open(enabled, key, members, min(depth, len(members)), seconds, chunk_bytes)
     enabled.memory_bytes = sum(session.memory_bytes for session in enabled.sessions)
@@ -233,12 +233,12 @@ def _by_process_group(units: list[Unit]) -> dict[dist.ProcessGroup, list[int]]:
 
 
 def _sessions(
-    units: list[Unit], verdicts: list[Verdict], landing: str
+    units: list[Unit], verdicts: list[Verdict], landing: str, ring_depth: int
 ) -> dict[tuple[dist.ProcessGroup, str], list[int]]:
     """The groups of every session: one a shard group and kind of landing.
 
-    A group that stays gathered would keep its slot of a ring from the others for the whole step, so it gets a landing
-    of its own; a group that TIDE only reduces needs none.
+    A group that is gathered while more others come and go than a ring has slots would keep its slot from them, so it
+    gets a landing of its own; a group that TIDE only reduces needs none.
     """
     sessions: dict[tuple[dist.ProcessGroup, str], list[int]] = {}
     for index, (unit, verdict) in enumerate(zip(units, verdicts, strict=True)):
@@ -246,7 +246,7 @@ def _sessions(
             continue
         if verdict.all_gather is not None:
             kind = "reduce"
-        elif landing == "resident" or not unit.held:
+        elif landing == "resident" or not (unit.stays or unit.inner >= ring_depth):
             kind = landing
         else:
             kind = "resident" if landing == "ring" else "private held"

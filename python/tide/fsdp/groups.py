@@ -27,7 +27,7 @@ DTYPES: dict[torch.dtype, str] = {
     torch.int16: "i16",
     torch.int8: "i8",
     torch.uint8: "u8",
-    torch.bool: "boolean",
+    torch.bool: "bool",
 }
 REDUCIBLE = (torch.float32, torch.bfloat16, torch.float16)  # gradients the fold takes, and what a gather may cast
 
@@ -42,7 +42,8 @@ class Unit:
     state: FSDPState
     group: FSDPParamGroup
     tensors: tuple[str, ...]
-    held: bool  # stays gathered from its forward to its backward
+    stays: bool  # gathered from its forward to its backward
+    inner: int  # how many groups are gathered and released inside its forward
 
     @property
     def params(self) -> list[FSDPParam]:
@@ -109,6 +110,16 @@ def _stays_gathered(state: FSDPState, group: FSDPParamGroup, is_root: bool) -> b
     return not group._reshard_after_forward or (is_root and bool(getattr(state, "_auto_reshard_after_forward", True)))
 
 
+def _inner_groups(group: FSDPParamGroup) -> int:
+    inner = {
+        module._get_fsdp_state()
+        for outer in group.modules
+        for module in outer.modules()
+        if isinstance(module, FSDPModule) and module not in group.modules
+    }
+    return sum(len(param_groups(state)) for state in inner)
+
+
 def collect(model: nn.Module) -> Iterator[Unit]:
     """The parameter groups of the model, in module order."""
     names = {module: name for name, module in model.named_modules()}
@@ -126,4 +137,4 @@ def collect(model: nn.Module) -> Iterator[Unit]:
                 for p in group.fsdp_params
             )
             is_root = number == 0 and model in group.modules
-            yield Unit(name, state, group, tensors, _stays_gathered(state, group, is_root))
+            yield Unit(name, state, group, tensors, _stays_gathered(state, group, is_root), _inner_groups(group))

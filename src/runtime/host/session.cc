@@ -248,7 +248,10 @@ class Session::Impl {
     try {
       node_->leave();
     } catch (const Error& error) {
-      throw Error(error.code(), fmt::format("{}; rank {} was in close", error.what(), options_.rank));
+      const std::string sentence = fmt::format("{}; rank {} was in close", error.what(), options_.rank);
+      // The others must blame whoever is missing, not this rank for giving up on it.
+      if (error.code() != ErrorCode::aborted) node_->abort(error.code(), sentence);
+      throw Error(error.code(), sentence);
     }
   }
 
