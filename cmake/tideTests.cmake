@@ -30,15 +30,17 @@ else()
                                                TIDE_COMMAND="${PROJECT_BINARY_DIR}/tide")
     if(stem MATCHES "session|fabric|drill|node|launch|cli|crash|process|store")
       set(label process)
+      set(processors 2) # their ranks share the machine among themselves
       if(TARGET tide_cli)
         add_dependencies(${stem} tide_cli)
       endif()
     else()
       set(label core)
+      set(processors 1)
       add_dependencies(core_tests ${stem})
     endif()
-    gtest_discover_tests(${stem} TEST_PREFIX ${stem}. DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-                         PROPERTIES TIMEOUT 120 LABELS ${label})
+    gtest_discover_tests(${stem} TEST_PREFIX ${stem}. DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES
+                         PROPERTIES TIMEOUT 120 LABELS ${label} PROCESSORS ${processors})
   endforeach()
 endif()
 

@@ -103,6 +103,10 @@ usable_python="import ensurepip, venv
 $with_headers"
 
 make_environment() {
+    if [ -d .venv ] && [ ! -L .venv ] && ! grep -qF "$PWD/.venv" .venv/bin/activate 2>/dev/null; then
+        say "this folder has moved since .venv was made, or it is incomplete: making it again"
+        rm -rf .venv
+    fi
     [ -x .venv/bin/python ] && return 0
     need "Python 3.11 or later with its headers" "python3 -c '$with_headers' || /usr/bin/python3 -c '$with_headers'" \
         python3-dev || return 1

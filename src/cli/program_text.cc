@@ -22,9 +22,14 @@ std::string whose(const Target& to) {
   return "?";
 }
 
-std::string quoted(std::string text) {
-  for (size_t at = text.find('"'); at != std::string::npos; at = text.find('"', at + 2)) text.insert(at, "\\");
-  return '"' + text + '"';
+std::string quoted(std::string_view text) {
+  std::string result(1, '"');
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result.push_back('\\');
+    result.push_back(c);
+  }
+  result.push_back('"');
+  return result;
 }
 
 }  // namespace

@@ -54,9 +54,12 @@ std::string bytes_text(int64_t bytes) {
 }
 
 std::string count_text(int64_t number) {
-  std::string text = std::to_string(number);
-  for (auto at = static_cast<int64_t>(text.size()) - 3; at > (number < 0 ? 1 : 0); at -= 3) {
-    text.insert(static_cast<size_t>(at), ",");
+  const std::string digits = std::to_string(number);
+  const size_t sign = number < 0 ? 1 : 0;
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > sign && (digits.size() - i) % 3 == 0) text.push_back(',');
+    text.push_back(digits[i]);
   }
   return text;
 }

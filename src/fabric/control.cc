@@ -101,7 +101,11 @@ void Control::abort(ErrorCode code, std::string_view sentence) {
   Header& shared = header();
   uint32_t nobody = 0;
   if (!shared.abort_claim.compare_exchange_strong(nobody, static_cast<uint32_t>(rank_) + 1)) return;
-  const size_t length = std::min(sentence.size(), kSentence);
+  size_t length = std::min(sentence.size(), kSentence);
+  // Not in the middle of a character of UTF-8.
+  while (length < sentence.size() && length > 0 && (static_cast<unsigned char>(sentence[length]) & 0xC0) == 0x80) {
+    --length;
+  }
   shared.abort_code = static_cast<uint32_t>(code);
   shared.abort_length = static_cast<uint32_t>(length);
   std::memcpy(shared.abort_text.data(), sentence.data(), length);

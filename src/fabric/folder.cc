@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <string_view>
+#include <system_error>
 
 #include "fabric/os_error.h"
 #include "fmt/format.h"
@@ -31,7 +32,7 @@ std::string parent_folder() {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("TIDE_RUNTIME_DIR is '{}', where no folder can be made: {}; name a folder that this user "
                               "can write",
-                              given, os_error("use it", errno).what()));
+                              given, std::generic_category().message(errno)));
     }
     if (!short_enough(given)) {
       throw Error(ErrorCode::invalid_argument,

@@ -225,7 +225,11 @@ std::string random_hex(size_t bytes) {
   std::string hex;
   while (hex.size() < 2 * bytes) {
     unsigned char byte = 0;
-    if (getrandom(&byte, 1, 0) == 1) hex += fmt::format("{:02x}", byte);
+    if (getrandom(&byte, 1, 0) == 1) {
+      hex += fmt::format("{:02x}", byte);
+    } else if (errno != EINTR) {
+      throw os_error("get random bytes", errno);
+    }
   }
   return hex;
 }

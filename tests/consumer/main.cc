@@ -1,10 +1,16 @@
-#include <tide/layout.h>
+#include <tide/session.h>
 #include <tide/version.h>
 
 #include <cstdio>
 
 int main() {
-  const tide::Layout layout({"layer", {{"weight", {7, 3}, tide::DType::f32, true}}}, {.world = 2});
-  std::printf("tide %s: %lld landing bytes\n", TIDE_VERSION, static_cast<long long>(layout.landing_bytes()));
-  return layout.params()[0].padded_rows == 4 && layout.params()[0].landing(1) == 48 ? 0 : 1;
+  tide::Session session({});
+  const tide::GroupId layer = session.register_group({"layer", {{"weight", {3}}}}, {});
+  session.commit();
+  const float shard[3] = {1, 2, 3};
+  const void* shards[] = {shard};
+  session.all_gather(layer, shards);
+  const float last = static_cast<const float*>(session.landing(layer, 0))[2];
+  std::printf("tide %s: the last element is %g\n", TIDE_VERSION, last);
+  return last == 3 ? 0 : 1;
 }

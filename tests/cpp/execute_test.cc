@@ -105,7 +105,7 @@ TEST(Execute, PlansDoNotShowInOutputs) {
   };
   const std::vector<uint32_t> wanted = outputs(reference);
   for (const Landing landing : {Landing::ring, Landing::resident, Landing::home, Landing::private_copy}) {
-    for (const int64_t chunk : {int64_t{64}, int64_t{96}, int64_t{1} << 18}) {
+    for (const int64_t chunk : {int64_t{64}, int64_t{128}, int64_t{1} << 18}) {
       for (const int32_t passes : {1, 3}) {
         Scenario s = reference;
         s.landing = landing;

@@ -15,7 +15,6 @@
 #include <fstream>
 #include <functional>
 #include <memory>
-#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -63,7 +62,7 @@ class PrivateRuntimeDir {
   const std::string& path() const { return path_; }
   size_t entries() const {
     size_t count = 0;
-    for (const auto& entry : std::filesystem::directory_iterator(path_)) count += entry.exists() ? 1 : 1;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(path_)) ++count;
     return count;
   }
 

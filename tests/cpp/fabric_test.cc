@@ -306,6 +306,17 @@ TEST_F(FabricUse, ASleepEndsWithItsSliceAndAtItsDeadline) {
   node.sleep(node.doorbell(), begin);
 }
 
+TEST_F(FabricUse, ASentenceIsNotCutInsideACharacter) {
+  Node node({});
+  const std::string wave = "\u224B";  // three bytes
+  std::string sentence = "x";
+  while (sentence.size() < 600) sentence += wave;
+  node.abort(ErrorCode::system, sentence);
+  const std::string seen = outcome_of([&] { node.check(false); });
+  EXPECT_TRUE(seen.ends_with(wave)) << seen;
+  EXPECT_TRUE(says(seen, "x" + wave));
+}
+
 TEST_F(FabricUse, BadOptionsAreNamed) {
   const auto outcome = [](const NodeOptions& bad) { return outcome_of([&] { Node node(bad); }); };
   EXPECT_TRUE(says(outcome({0, 0, nullptr, "", milliseconds(100)}), "invalid_argument: world is 0"));

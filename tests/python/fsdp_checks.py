@@ -57,7 +57,6 @@ def train(
     *,
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
     before_step: Callable[[nn.Module, int], object] | None = None,
-    after_step: Callable[[nn.Module, int], object] | None = None,
     first: int = 0,
 ) -> None:
     optimizers = [optimizer(model.parameters(), lr=0.05) for model in models]
@@ -75,9 +74,6 @@ def train(
             each.step()
             each.zero_grad()
         assert_same_params(*models, step)
-        if after_step:
-            for model in models:
-                after_step(model, step)
 
 
 def expect(code: str, call: Callable[[], object], *words: str) -> None:
@@ -368,26 +364,44 @@ def check_two_modules_in_one_group(rank: int, world: int) -> None:
 
 
 def check_writes_to_shards(rank: int, world: int) -> None:
-    def write(model: nn.Module, step: int) -> None:
-        parameters = list(model.parameters())
-        with torch.no_grad():
-            match step:
-                case 0:
-                    for parameter in parameters:
-                        parameter.data.mul_(1.25)
-                case 1:
-                    for parameter in parameters:
-                        parameter._local_tensor.add_(0.01)
-                case 2:
-                    for parameter in parameters:
-                        parameter.copy_(parameter * 0.5)
-                case 3:
-                    model.load_state_dict({k: v * 1.5 for k, v in model.state_dict().items()})
-                case 4:
-                    model.load_state_dict({k: v * 0.75 for k, v in model.state_dict().items()}, assign=True)
+    def write_data(model: nn.Module) -> None:
+        for parameter in model.parameters():
+            parameter.data.mul_(1.25)
 
+    def write_local_tensor(model: nn.Module) -> None:
+        for parameter in model.parameters():
+            parameter._local_tensor.add_(0.01)
+
+    def write_to_local(model: nn.Module) -> None:
+        for parameter in model.parameters():
+            parameter.to_local().data.mul_(0.75)
+
+    def copy(model: nn.Module) -> None:
+        for parameter in model.parameters():
+            parameter.copy_(parameter * 0.5)
+
+    def load(model: nn.Module) -> None:
+        model.load_state_dict({name: value * 1.5 for name, value in model.state_dict().items()})
+
+    def load_by_assignment(model: nn.Module) -> None:
+        model.load_state_dict({name: value * 0.75 for name, value in model.state_dict().items()}, assign=True)
+
+    writes = (write_data, write_local_tensor, write_to_local, copy, load, load_by_assignment)
     for landing in ("resident", "ring"):
-        train(pair(BF16, enable={"landing": landing}), rank, steps=6, after_step=write, optimizer=torch.optim.SGD)
+        models = pair(BF16, enable={"landing": landing})
+        previous = None
+        for write in (None, *writes):  # no optimizer in between, which would move the version counters
+            losses = []
+            for model in models:
+                if write is not None:
+                    with torch.no_grad():
+                        write(model)
+                losses.append(loss_of(model, 0, rank))
+                losses[-1].backward()
+            assert torch.equal(bits_of(losses[0]), bits_of(losses[1])), write
+            assert previous is None or losses[0].item() != previous, write
+            previous = losses[0].item()
+            assert_same_grads(*models, write)
 
 
 def check_optimizers(rank: int, world: int) -> None:

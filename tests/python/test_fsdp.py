@@ -29,7 +29,7 @@ def checks_of(world: int) -> list[str]:
 
 @functools.cache
 def job(world: int, *names: str) -> list[dict[str, str]]:
-    return run_ranks(world, fsdp_checks.run_checks, list(names), seconds=240)
+    return run_ranks(world, fsdp_checks.run_checks, list(names), seconds=420)
 
 
 @pytest.mark.parametrize(("world", "name"), [(world, name) for world in WORLDS for name in checks_of(world)])

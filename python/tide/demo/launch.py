@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -74,7 +75,8 @@ def events(job: dict[str, Any], ranks: int, folder: Path) -> Iterator[dict[str, 
                     why = why or f"rank {report['rank']} failed: {report['why']}"
                 else:
                     yield report
-            process.wait(STOP_S)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_S)
         except TimeoutError:
             why = f"no rank reported anything for {SILENCE_S} s"
         finally:

@@ -27,8 +27,8 @@ class Progress:
     def see(self, report: dict[str, Any]) -> None:
         match report["event"]:
             case "step" if self._bar is not None:
-                measured = "memory, " if report["kind"] == "memory" else ""
-                self._bar.set_description(f"{report['impl']}: {measured}{report['tokens']} tokens a rank")
+                what = {"memory": "memory, ", "warm": "warming up, "}.get(report["kind"], "")
+                self._bar.set_description(f"{report['impl']}: {what}{report['tokens']} tokens a rank")
                 self._bar.set_postfix_str(f"loss {report['loss']:.3f}")
                 self._bar.update()
             case "open" if self._bar is None:
@@ -43,7 +43,8 @@ class Progress:
                     f"{middle:.2f} s each, loss {report['loss'][-1]:.3f}"
                 )
             case "skipped":
-                self.say(f"time is up: the last {report['rounds']} rounds of the loss curve are left out")
+                left_out = "round is" if report["rounds"] == 1 else f"{report['rounds']} rounds are"
+                self.say(f"time is up: the last {left_out} left out of the loss curve")
 
     def close(self) -> None:
         if self._bar is not None:

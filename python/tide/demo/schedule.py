@@ -33,7 +33,7 @@ def compare(impls: Sequence[str], tokens: Sequence[int], steps: int) -> list[dic
     """Memory of each implementation alone, then steps of each size in turns, then the loss curve, whose later rounds
     are left out when time is up.
     """
-    rounds = [_round([{"kind": "warm"}])]
+    rounds = [_round([{"kind": "warm", "impl": "stock", "tokens": tokens[-1], "steps": 1}])]
     for impl in impls:
         memory = [{"kind": "memory", "impl": impl, "tokens": n, "steps": 2 if n == tokens[0] else 1} for n in tokens]
         rounds.append(_round([{"kind": "open", "impl": impl}, *memory, {"kind": "close", "impl": impl}]))

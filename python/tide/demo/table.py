@@ -49,7 +49,7 @@ def notes(results: Results, other_cores: float) -> list[str]:
         stock, tide = results.losses["stock"], results.losses["tide"]
         said.append(
             f"loss after {len(stock)} steps: stock {stock[-1]:.4f}, TIDE {tide[-1]:.4f} (from {stock[0]:.4f}); largest "
-            f"difference at one step {difference:.1e}, since gloo adds in another order (--check-bits compares bits)"
+            f"difference at one step {difference:.1e} (gloo adds in another order; --check-bits compares all bits)"
         )
     if other_cores > 0.1:
         said.append(f"other work used {other_cores:.1f} cores meanwhile, so times are too long")

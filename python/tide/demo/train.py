@@ -147,12 +147,13 @@ class Job:
         return bool(late)
 
     def _warm(self, block: dict[str, Any]) -> None:
-        """Loads what the first model of a process loads, so that it does not count as memory of that model."""
-        size = SIZES["small"]
-        tokens = torch.zeros(1, 16, dtype=torch.int64)
-        trainee = Trainee("stock", size, self._mesh)
-        for _ in range(2):
-            trainee.step(tokens)
+        """Takes what only the first model of a process takes (code, the allocator's reserves), so that it counts as
+        memory of none of those that are compared.
+        """
+        trainee = Trainee("stock", self._size, self._mesh)
+        for step in range(block["steps"]):
+            loss = trainee.step(self._corpus.batch(step, block["tokens"], self._size.sequence))
+            report_once("step", **block, loss=loss)
 
     def _open(self, block: dict[str, Any]) -> None:
         trim()

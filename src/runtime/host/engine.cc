@@ -45,12 +45,17 @@ Engine::Engine(fabric::Node& node, const Space& space, const Placement& placemen
       placement_(placement),
       calls_(calls),
       deadline_(deadline),
+      alarm_(node, static_cast<CounterId>(space.counters.size()), space.queues.size()),
       oversubscribed_(node.world() > processors()),
       next_(space.queues.size()),
-      ring_pending_(static_cast<size_t>(node.world())) {
+      missing_(space.queues.size()) {
   for (size_t r = 0; r < space.regions.size(); ++r) {
     std::byte* base = space.regions[r].scope == Scope::rank ? node.window(node.rank()) : node.shared();
     own_.push_back(base + placement.offsets[r]);
+  }
+  for (Missing& missing : missing_) {
+    missing.ranks.reserve(static_cast<size_t>(node.world()));
+    missing.waits.reserve(static_cast<size_t>(node.world()));
   }
   for (const Counter& counter : space.counters) {
     consumed_.insert(consumed_.end(), static_cast<size_t>(node.world()), -counter.primed);
@@ -73,7 +78,7 @@ double Engine::run(const Prepared& prepared, const Binding& binding) {
   try {
     node_.check(false);
     while (!advance(running)) block(running);
-    ring_peers();
+    alarm_.ring();
     calls_.compare();
   } catch (const Error& error) {
     fail(running, error.code(), error.what());
@@ -127,7 +132,7 @@ int64_t Engine::arrived(const Operation& wait) const {
   const int32_t from = producer(wait);
   const size_t slot =
       static_cast<size_t>(wait.counter) * static_cast<size_t>(node_.world()) + static_cast<size_t>(from);
-  const uint64_t value = node_.counter(node_.rank(), wait.counter, from).load(std::memory_order_acquire);
+  const uint64_t value = node_.counter(node_.rank(), wait.counter, from).load(std::memory_order_seq_cst);
   return static_cast<int64_t>(value) - consumed_[slot];
 }
 
@@ -235,54 +240,28 @@ void Engine::execute(const Running& running, const Operation& op) {
 
 void Engine::signal(const Operation& op) {
   const auto add = [&](int32_t at) {
-    node_.counter(at, op.counter, node_.rank()).fetch_add(1, std::memory_order_release);
-    ring_pending_[static_cast<size_t>(at)] = 1;
+    node_.counter(at, op.counter, node_.rank()).fetch_add(1, std::memory_order_seq_cst);  // see Alarm
+    alarm_.signalled(at);
   };
   if (op.to.reach == Reach::node) {
     for (int32_t step = 1; step < node_.world(); ++step) add((node_.rank() + step) % node_.world());
   } else {
     add(op.to.reach == Reach::self ? node_.rank() : op.to.index);
   }
-  rings_pending_ = true;
   // With fewer processors than ranks a woken peer would only take this one from us: it is woken when we pause.
-  if (!oversubscribed_) ring_peers();
-}
-
-void Engine::ring_peers() {
-  if (!rings_pending_) return;
-  // Against the fence in block(): either this sees that the peer attends, or the peer sees the counter.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  for (int32_t step = 1; step < node_.world(); ++step) {
-    const int32_t at = (node_.rank() + step) % node_.world();
-    uint8_t& pending = ring_pending_[static_cast<size_t>(at)];
-    if (pending != 0 && node_.counter(at, attention(), node_.rank()).load(std::memory_order_relaxed) != 0) {
-      node_.ring(at);
-    }
-    pending = 0;
-  }
-  rings_pending_ = false;
-}
-
-void Engine::attend(const Running& running, bool on) {
-  for (size_t q = 0; q < running.prepared.queues(); ++q) {
-    const Operation* op = at(running, q);
-    if (op == nullptr || op->kind != OpKind::wait) continue;
-    node_.counter(node_.rank(), attention(), producer(*op)).store(on ? 1 : 0, std::memory_order_relaxed);
-  }
+  if (!oversubscribed_) alarm_.ring();
 }
 
 void Engine::block(const Running& running) {
-  ring_peers();
+  alarm_.ring();
   const Clock::time_point begin = Clock::now();
   const Clock::time_point deadline = begin + deadline_;
   bool woken = !oversubscribed_ && spin(running);
   while (!woken) {
     const uint32_t seen = node_.doorbell();
-    attend(running, true);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (any_ready(running)) break;
-    node_.sleep(seen, deadline);
-    woken = any_ready(running);
+    if (note_missing(running)) break;
+    if (!take_down_arrived()) node_.sleep(seen, deadline);
+    woken = some_run_arrived();
     if (woken) break;
     node_.check(node_.doorbell() == seen);
     calls_.compare();
@@ -290,8 +269,58 @@ void Engine::block(const Running& running) {
       throw Error(ErrorCode::timeout, fmt::format("nothing arrived within the deadline of {} ms", deadline_.count()));
     }
   }
-  attend(running, false);
+  for (size_t q = 0; q < missing_.size(); ++q) alarm_.clear(q, missing_[q].ranks);
   waited_ += std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+bool Engine::note_missing(const Running& running) {
+  bool complete = false;
+  for (size_t q = 0; q < missing_.size(); ++q) {
+    Missing& missing = missing_[q];
+    alarm_.clear(q, missing.ranks);
+    missing.ranks.clear();
+    missing.waits.clear();
+    const std::span<const int32_t> ops = running.prepared.queue(q);
+    bool only_peers = false;
+    for (size_t i = next_[q]; i < ops.size(); ++i) {
+      const Operation& op = running.prepared.program().ops[static_cast<size_t>(ops[i])];
+      if (op.kind != OpKind::wait) break;
+      const int32_t from = producer(op);
+      // What waits for this rank itself is brought on by another queue, not by a peer.
+      only_peers = from != node_.rank() || ready(op);
+      if (!only_peers) break;
+      if (ready(op) || std::find(missing.ranks.begin(), missing.ranks.end(), from) != missing.ranks.end()) continue;
+      missing.ranks.push_back(from);
+      missing.waits.push_back(&op);
+    }
+    if (!only_peers) {
+      missing.ranks.clear();
+      missing.waits.clear();
+    } else if (missing.ranks.empty()) {
+      complete = true;
+    }
+    alarm_.set(q, missing.ranks);
+  }
+  return complete;
+}
+
+bool Engine::take_down_arrived() {
+  bool complete = false;
+  for (size_t q = 0; q < missing_.size(); ++q) {
+    const Missing& missing = missing_[q];
+    for (size_t i = 0; i < missing.ranks.size(); ++i) {
+      if (ready(*missing.waits[i]) && alarm_.take_down(q, missing.ranks[i])) complete = true;
+    }
+  }
+  return complete;
+}
+
+bool Engine::some_run_arrived() const {
+  for (const Missing& missing : missing_) {
+    const auto arrived = [&](const Operation* wait) { return ready(*wait); };
+    if (!missing.waits.empty() && std::all_of(missing.waits.begin(), missing.waits.end(), arrived)) return true;
+  }
+  return false;
 }
 
 bool Engine::spin(const Running& running) const {
@@ -305,10 +334,19 @@ bool Engine::spin(const Running& running) const {
   return false;
 }
 
+const Operation* Engine::blocking(const Running& running, size_t queue) const {
+  const std::span<const int32_t> ops = running.prepared.queue(queue);
+  for (size_t i = next_[queue]; i < ops.size(); ++i) {
+    const Operation& op = running.prepared.program().ops[static_cast<size_t>(ops[i])];
+    if (op.kind != OpKind::wait || !ready(op)) return &op;
+  }
+  return at(running, queue);
+}
+
 std::string Engine::position(const Running& running) const {
   std::string text;
   for (size_t q = 0; q < running.prepared.queues(); ++q) {
-    const Operation* op = at(running, q);
+    const Operation* op = blocking(running, q);
     if (op == nullptr) continue;
     text += fmt::format("{}operation {} ({}) of queue '{}'", text.empty() ? "" : ", ",
                         op - running.prepared.program().ops.data(), name(op->kind), space_.queues[q].name);

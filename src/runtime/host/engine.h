@@ -13,36 +13,21 @@
 #include <vector>
 
 #include "fabric/node.h"
+#include "runtime/host/alarm.h"
 #include "runtime/host/calls.h"
 #include "runtime/host/placement.h"
+#include "runtime/host/prepared.h"
 #include "tide/plan.h"
 #include "tide/program.h"
 
 namespace tide::host {
 
-// A program ready to run: checked against the tables it names, its operations split by queue.
-class Prepared {
- public:
-  // Throws Error(unsupported) for an operation that one node does not have, and Error(check_failed) naming operation
-  // and region for a reference outside of its region.
-  Prepared(const Space& space, Program program);
-
-  const Program& program() const { return program_; }
-  std::span<const int32_t> queue(size_t index) const { return queues_[index]; }
-  size_t queues() const { return queues_.size(); }
-  int64_t bytes_moved() const { return bytes_moved_; }  // written into windows and shared memory by one run
-  size_t call_regions() const { return program_.regions.size() - static_cast<size_t>(program_.first_call_region); }
-
- private:
-  Program program_;
-  std::vector<std::vector<int32_t>> queues_;  // indices of operations
-  int64_t bytes_moved_ = 0;
-};
-
 class Engine {
  public:
-  // Counters that the node must map: the space's, and one of the engine's own.
-  static int32_t counters(const Space& space) { return static_cast<int32_t>(space.counters.size()) + 1; }
+  // Counters that the node must map: the space's, and one a queue for the alarm.
+  static int32_t counters(const Space& space) {
+    return static_cast<int32_t>(space.counters.size() + space.queues.size());
+  }
 
   // All arguments outlive the engine. The node is mapped with this placement.
   Engine(fabric::Node& node, const Space& space, const Placement& placement, Calls& calls,
@@ -66,17 +51,16 @@ class Engine {
   void execute(const Running& running, const Operation& op);
   void signal(const Operation& op);
 
-  // Sleeps until one of the awaited counters has grown. Throws what ends the session instead.
+  // Sleeps until the run of waits that some queue is at has come in. Throws what ends the session instead.
   void block(const Running& running);
   bool spin(const Running& running) const;
-  // A rank tells each peer whether it sleeps for it, so that nobody is woken by a signal it does not wait for. The word
-  // is a counter of the engine's own, written by its consumer.
-  CounterId attention() const { return static_cast<CounterId>(space_.counters.size()); }
-  void attend(const Running& running, bool on);
-  void ring_peers();
+  bool note_missing(const Running& running);  // true: a run has come in already
+  bool take_down_arrived();
+  bool some_run_arrived() const;
 
-  const Operation* at(const Running& running, size_t queue) const;  // null: the queue has finished
-  bool ready(const Operation& op) const;                            // a wait or join
+  const Operation* at(const Running& running, size_t queue) const;        // null: the queue has finished
+  const Operation* blocking(const Running& running, size_t queue) const;  // past waits that have come in since
+  bool ready(const Operation& op) const;                                  // a wait or join
   bool any_ready(const Running& running) const;
   int64_t arrived(const Operation& wait) const;  // increments not taken by earlier waits
   int64_t& consumed(CounterId counter, int32_t from);
@@ -94,15 +78,20 @@ class Engine {
   const Placement& placement_;
   Calls& calls_;
   std::chrono::milliseconds deadline_;
+  Alarm alarm_;
   bool oversubscribed_ = false;  // more ranks than processors: spinning would hold up the peer waited for
 
-  std::vector<std::byte*> own_;        // this rank's view of each session region
-  std::vector<int64_t> consumed_;      // by counter and producer: increments taken, less the primed ones
-  std::vector<size_t> next_;           // by queue: the operation it is at
-  std::vector<uint64_t> recorded_;     // by event: the run that recorded it
-  std::vector<uint8_t> ring_pending_;  // by rank
+  std::vector<std::byte*> own_;     // this rank's view of each session region
+  std::vector<int64_t> consumed_;   // by counter and producer: increments taken, less the primed ones
+  std::vector<size_t> next_;        // by queue: the operation it is at
+  std::vector<uint64_t> recorded_;  // by event: the run that recorded it
   std::vector<const std::byte*> operands_;
-  bool rings_pending_ = false;
+  // By queue, while asleep: the ranks that the run of waits it is at misses, and the first wait for each.
+  struct Missing {
+    std::vector<int32_t> ranks;
+    std::vector<const Operation*> waits;
+  };
+  std::vector<Missing> missing_;
   uint64_t run_ = 0;
   double waited_ = 0;
 };

@@ -1,7 +1,9 @@
+#include "runtime/host/prepared.h"
+
 #include <algorithm>
 
 #include "fmt/format.h"
-#include "runtime/host/engine.h"
+#include "tide/error.h"
 
 namespace tide::host {
 namespace {
