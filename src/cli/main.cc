@@ -29,6 +29,11 @@ int status_of(ErrorCode code) {
   }
 }
 
+bool known(const CLI::App& app, const std::string& command) {
+  const auto all = app.get_subcommands([](const CLI::App*) { return true; });
+  return std::any_of(all.begin(), all.end(), [&](const CLI::App* one) { return one->get_name() == command; });
+}
+
 int run_command(int argc, char** argv) {
   CLI::App app("Layout-aware collectives for sharded training: plans, programs, proofs and launches.", "tide");
   app.set_version_flag("--version", std::string("tide ") + TIDE_VERSION);
@@ -41,6 +46,10 @@ int run_command(int argc, char** argv) {
   add_launch(app, run);
   add_doctor(app, run);
   try {
+    if (argc > 1 && argv[1][0] != '-' && !known(app, argv[1])) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("'{}' is no command: see tide --help for those there are", argv[1]));
+    }
     app.parse(argc, argv);
     return run();
   } catch (const CLI::ParseError& error) {

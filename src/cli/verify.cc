@@ -74,13 +74,13 @@ Outcome verify_one(const Options& options, int32_t local, Landing landing) {
   const auto start = std::chrono::steady_clock::now();
   Outcome outcome;
   outcome.local = local;
-  outcome.landing = landing;
   Workload work = options.workload.resolve(local, landing);
+  outcome.landing = work.plan.landing;  // a plan file brings its own
   if (options.groups == "sample") sample(work);
   for (const Layout& layout : work.layouts) outcome.groups.push_back(layout.group().name);
   StepShape step = options.step;
   step.groups = static_cast<int32_t>(work.layouts.size());
-  const bool slots = landing == Landing::ring || landing == Landing::private_copy;
+  const bool slots = outcome.landing == Landing::ring || outcome.landing == Landing::private_copy;
   // A caller with a ring of d slots holds one group and can have d - 1 ahead.
   if (slots) step.prefetch = std::min(step.prefetch, work.plan.ring_depth - 1);
   step.keep_backward = !slots;
