@@ -166,7 +166,7 @@ TEST(GroupFile, KeepsItsLimits) {
 }
 
 TEST(GroupFile, DamageIsRefusedOrRead) {
-  test::survive(to_json(sample()), 20000, [](const std::string& text) { parse_groups(text); });
+  test::survive(to_json(sample()), 6000, [](const std::string& text) { parse_groups(text); });
 }
 
 TEST(GroupFile, SchemaKnowsTheSameFields) {

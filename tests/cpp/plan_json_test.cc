@@ -204,7 +204,7 @@ TEST(PlanJson, RefusesOtherGroups) {
 
 TEST(PlanJson, DamageIsRefusedOrRead) {
   const auto layouts = lay_out(odd_plan(), odd_groups());
-  test::survive(to_json(odd_plan(), layouts), 20000, [&](const std::string& text) { parse_plan(text, layouts); });
+  test::survive(to_json(odd_plan(), layouts), 6000, [&](const std::string& text) { parse_plan(text, layouts); });
 }
 
 TEST(PlanJson, SchemaKnowsTheSameFields) {

@@ -47,8 +47,8 @@ def arguments() -> argparse.Namespace:
         metavar="N",
         help="tokens a rank in a step (default: 64 256 1024)",
     )
-    parser.add_argument("--steps", type=_whole, help="steps of the loss curve (default: 100; of --check-bits: 200)")
-    parser.add_argument("--size", choices=SIZES, help="model (default: demo, 21 M parameters; small with --check-bits)")
+    parser.add_argument("--steps", type=_whole, help="steps of the loss curve (default: 60; of --check-bits: 200)")
+    parser.add_argument("--size", choices=SIZES, help="model (default: demo, 32 M parameters; small with --check-bits)")
     parser.add_argument(
         "--minutes", type=float, default=9.0, help="end the loss curve early after so long (default: 9)"
     )
@@ -103,7 +103,7 @@ def demo(options: argparse.Namespace) -> int:
     if options.check_bits:
         rounds = schedule.check_bits(options.steps or 200)
     else:
-        rounds = schedule.compare(impls, tokens, options.steps or 100)
+        rounds = schedule.compare(impls, tokens, options.steps or 60)
     size = options.size or ("small" if options.check_bits else "demo")
     progress = Progress(schedule.steps_of(rounds))
     try:

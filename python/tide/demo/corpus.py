@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ENOUGH_CHARACTERS = 2_500_000
-VOCABULARY = {"demo": 8192, "small": 2048}  # of each size of model
+VOCABULARY = {"demo": 32000, "small": 2048}  # of each size of model
 LEFT_OUT = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__", "encodings"}
 
 

@@ -28,7 +28,7 @@ class Size:
 
 
 SIZES = {
-    "demo": Size(hidden=512, intermediate=1408, layers=4, heads=8, vocabulary=VOCABULARY["demo"]),
+    "demo": Size(hidden=384, intermediate=1024, layers=4, heads=6, vocabulary=VOCABULARY["demo"]),
     "small": Size(hidden=128, intermediate=352, layers=3, heads=4, vocabulary=VOCABULARY["small"]),
 }
 
