@@ -29,8 +29,8 @@ int64_t gather_copies(const Plan& plan, const Layout& layout) {
 // The packed output is cut into passes and these into chunks; a segment is pushed in as many parts as it meets chunks.
 class Chunks {
  public:
-  Chunks(const Plan& plan, const Layout& layout)
-      : chunk_(std::max(plan.chunk_bytes / grad_itemsize(layout) / kVectorElements, int64_t{1}) * kVectorElements),
+  Chunks(const Plan& plan, const Layout& layout, int64_t item)
+      : chunk_(std::max(plan.chunk_bytes / item / kVectorElements, int64_t{1}) * kVectorElements),
         pass_(divide_up(divide_up(layout.packed_grad_elements(), plan.passes), kVectorElements) * kVectorElements) {}
 
   int64_t parts(const Segment& segment) const {
@@ -44,8 +44,8 @@ class Chunks {
   int64_t pass_;
 };
 
-int64_t push_copies(const Plan& plan, const Layout& layout) {
-  const Chunks chunks(plan, layout);
+int64_t push_copies(const Plan& plan, const Layout& layout, int64_t item) {
+  const Chunks chunks(plan, layout, item);
   int64_t total = 0;
   int64_t least = -1;
   for (int64_t owner = 0; owner < plan.local; ++owner) {
@@ -70,14 +70,14 @@ int64_t add(int64_t a, int64_t b) {
 
 }  // namespace
 
-Account account(const Plan& plan, const Layout& layout) {
+Account account(const Plan& plan, const Layout& layout, std::optional<DType> grad_dtype) {
   return {.tensors = static_cast<int64_t>(layout.params().size()),
           .elements = layout.elements(),
           .shard_bytes = layout.packed_shard_bytes(),
           .landing_bytes = layout.landing_bytes(),
           .reduce_output_bytes = layout.packed_grad_elements() * int64_t{sizeof(float)},
           .gather_copies = gather_copies(plan, layout),
-          .push_copies = push_copies(plan, layout)};
+          .push_copies = push_copies(plan, layout, grad_dtype ? itemsize(*grad_dtype) : grad_itemsize(layout))};
 }
 
 Account operator+(const Account& a, const Account& b) {

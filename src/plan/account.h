@@ -1,6 +1,7 @@
 // What a plan makes of groups, in numbers that people compare.
 #pragma once
 
+#include <optional>
 #include <span>
 
 #include "tide/plan.h"
@@ -15,9 +16,10 @@ struct Account {
   int64_t landing_bytes = 0;        // one landing of the group
   int64_t reduce_output_bytes = 0;  // packed fp32 output
   int64_t gather_copies = 0;        // copies and casts of a gather that moves its pieces
-  int64_t push_copies = 0;          // pushes of a reduce-scatter of every trainable tensor, gradients as gathered
+  int64_t push_copies = 0;          // pushes of a reduce-scatter of every trainable tensor
 };
-Account account(const Plan& plan, const Layout& layout);
+// Gradients are of the type that tensors are gathered in, where `grad_dtype` names no other.
+Account account(const Plan& plan, const Layout& layout, std::optional<DType> grad_dtype = {});
 
 // Throws Error(invalid_argument) for a sum that overflows 63 bits.
 Account operator+(const Account& a, const Account& b);

@@ -32,6 +32,8 @@ class FabricDrill : public ::testing::TestWithParam<int32_t> {
   PrivateRuntimeDir folder_;
 };
 
+class FabricDeadline : public FabricDrill {};  // what takes a deadline to see
+
 class Stopwatch {
  public:
   milliseconds elapsed() const { return std::chrono::duration_cast<milliseconds>(Clock::now() - begin_); }
@@ -164,7 +166,7 @@ TEST_P(FabricDrill, ExitWithoutLeavingIsADeath) {
   }
 }
 
-TEST_P(FabricDrill, AStoppedRankIsATimeout) {
+TEST_P(FabricDeadline, AStoppedRankIsATimeout) {
   Processes processes(world());
   for (int32_t rank = 0; rank < world(); ++rank) {
     processes.start(rank, [&](int32_t r, const std::shared_ptr<Store>& store, const auto& say) {
@@ -186,7 +188,7 @@ TEST_P(FabricDrill, AStoppedRankIsATimeout) {
   EXPECT_NE(processes.wait(1), "");
 }
 
-TEST_P(FabricDrill, ARankThatNeverComesIsATimeout) {
+TEST_P(FabricDeadline, ARankThatNeverComesIsATimeout) {
   Processes processes(world());
   for (int32_t rank = 0; rank < world() - 1; ++rank) {
     processes.start(rank, [&](int32_t r, const std::shared_ptr<Store>& store, const auto&) {
@@ -202,7 +204,7 @@ TEST_P(FabricDrill, ARankThatNeverComesIsATimeout) {
   EXPECT_EQ(folder_.entries(), kStoreFolder);
 }
 
-TEST_P(FabricDrill, RankZeroThatNeverComesIsATimeout) {
+TEST_P(FabricDeadline, RankZeroThatNeverComesIsATimeout) {
   Processes processes(world());
   for (int32_t rank = 1; rank < world(); ++rank) {
     processes.start(rank, [&](int32_t r, const std::shared_ptr<Store>& store, const auto&) {
@@ -447,6 +449,8 @@ TEST_P(FabricDrill, WithoutPidfdsADeathIsStillSeen) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Worlds, FabricDeadline, ::testing::Values(3, 8),
+                         [](const auto& param) { return std::to_string(param.param); });
 INSTANTIATE_TEST_SUITE_P(Worlds, FabricDrill, ::testing::Values(2, 3, 8),
                          [](const auto& param) { return std::to_string(param.param); });
 

@@ -42,6 +42,18 @@ class Launch : public ::testing::Test {
     ASSERT_TRUE(exists(trace)) << trace;
   }
 
+  // Whether a process ends soon: its killing may still be under way. "Z": a zombie of whoever inherits orphans here.
+  static bool ends(const std::string& process) {
+    for (int i = 0; i < 1000; ++i) {
+      std::ifstream status("/proc/" + std::to_string(std::atoi(process.c_str())) + "/stat");
+      std::string number, name, state = "gone";
+      status >> number >> name >> state;
+      if (state == "gone" || state == "Z" || state == "X") return true;
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    return false;
+  }
+
   struct Traces {
     std::string path_ = "/tmp/launch-test-XXXXXX";
     Traces() {
@@ -112,13 +124,8 @@ TEST_F(Launch, KillsWhoeverDoesNotListenAndItsChildren) {
                           "test $TIDE_RANK = 1 && exit 7; test $TIDE_RANK = 2 && kill -STOP $$; trap '' TERM; "
                           "sleep 300 & echo $! > $O/child; wait; sleep 300")),
             7);
-  const pid_t child = std::atoi(read("child").c_str());
-  ASSERT_GT(child, 1);
-  // It may be a zombie of whoever inherits orphans here; it does not run.
-  std::ifstream status("/proc/" + std::to_string(child) + "/stat");
-  std::string number, name, state = "gone";
-  status >> number >> name >> state;
-  EXPECT_TRUE(state == "gone" || state == "Z" || state == "X") << state;
+  ASSERT_GT(std::atoi(read("child").c_str()), 1);
+  EXPECT_TRUE(ends(read("child")));
 }
 
 TEST_F(Launch, PassesSignalsOn) {
@@ -156,17 +163,8 @@ TEST_F(Launch, NoRankOutlivesAKilledLauncher) {
   kill(launcher, SIGKILL);
   waitpid(launcher, nullptr, 0);
   for (const char* trace : {"pid0", "pid1"}) {
-    const std::string path = "/proc/" + std::to_string(std::atoi(read(trace).c_str())) + "/stat";
-    std::string state;
-    for (int i = 0; i < 1000; ++i) {
-      std::ifstream status(path);
-      std::string number, name;
-      state = "gone";
-      status >> number >> name >> state;
-      if (state == "gone" || state == "Z") break;
-      std::this_thread::sleep_for(milliseconds(10));
-    }
-    EXPECT_TRUE(state == "gone" || state == "Z") << state;
+    ASSERT_GT(std::atoi(read(trace).c_str()), 1);
+    EXPECT_TRUE(ends(read(trace))) << trace;
   }
   for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
     std::filesystem::remove_all(entry.path());
