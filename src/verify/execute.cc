@@ -1,6 +1,7 @@
 #include "tide/execute.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "fmt/format.h"
@@ -291,9 +292,9 @@ class Executor final : public Visitor {
         if (i < param.valid_elements(rank)) {
           wanted = reduced(rank, group, p, param.first_row(rank) * param.row_elements + i);
         }
-        if (std::memcmp(found + packed * int64_t{sizeof(float)}, &wanted, sizeof(float)) == 0) continue;
-        float got;
+        float got = 0;
         std::memcpy(&got, found + packed * int64_t{sizeof(float)}, sizeof(float));
+        if (std::bit_cast<uint32_t>(got) == std::bit_cast<uint32_t>(wanted)) continue;
         differ(fmt::format("rank {}, action {}: packed element {} of group {} ('{}') is {}, not {}", rank, position,
                            packed, group, tensor(group, p), got, wanted));
       }

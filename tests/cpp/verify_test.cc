@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 
 #include "scenarios.h"
 #include "tide/error.h"
@@ -88,12 +88,12 @@ TEST(Verify, LargeEnsembleIsQuick) {
     layouts.emplace_back(group, LayoutOptions{8, 256, false, DType::bf16});
   }
   const Ensemble ensemble = make_ensemble(plan, std::move(layouts), {false, false, false}, DType::bf16);
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // processor time: a busy machine must not fail it
   const Report report = verify_script(ensemble, training({3, 2, 1, false, 1}));
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   EXPECT_TRUE(report.ok()) << first_sentence(report);
-  EXPECT_LT(took.count(), 20.0);  // a second or so, on a machine that does nothing else
-  RecordProperty("seconds", fmt::format("{:.3f}", took.count()));
+  EXPECT_LT(seconds, 5.0);
+  RecordProperty("seconds", fmt::format("{:.3f}", seconds));
 }
 
 TEST(Verify, PrefetchBeyondTheRingIsALease) {
