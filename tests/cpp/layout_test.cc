@@ -364,7 +364,7 @@ TEST(Layout, RefusesSizesThatOverflow) {
                                   {1, kMost, 2},
                                   {int64_t{1} << 40, 1 << 30},
                                   {1 << 30, kMost},
-                                  {0, int64_t{1} << 61},
+                                  {0, int64_t{1} << 60},
                                   {0, kMost, 2},
                                   {int64_t{1} << 59},
                                   {3, int64_t{1} << 57}};
