@@ -209,7 +209,7 @@ TEST_P(Kernels, CopyAnyAlignmentAndLength) {
   Fenced source(5000);
   for (int64_t i = 0; i < source.size(); ++i) source.data()[i] = static_cast<std::byte>(i * 131 + i / 256);
   for (int64_t offset = 0; offset < 64; ++offset) {
-    for (const int64_t length : {int64_t{0}, int64_t{1}, offset, int64_t{130}, int64_t{4099}}) {
+    for (const int64_t length : {int64_t{0}, int64_t{1}, offset, int64_t{511}, 512 + offset, int64_t{4099}}) {
       Fenced got(length, (offset * 13) % 64);
       host::copy(got.data(), source.data() + offset, length);
       ASSERT_EQ(length == 0 ? 0 : std::memcmp(got.data(), source.data() + offset, static_cast<size_t>(length)), 0);
