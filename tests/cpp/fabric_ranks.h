@@ -125,7 +125,7 @@ class Processes {
     ASSERT_GE(process, 0);
     if (process == 0) {
       // Not even a failing test may leave ranks behind.
-      alarm(60);
+      alarm(100);
       setenv("TIDE_STORE", server_.address().c_str(), 1);
       const std::string outcome = outcome_of([&] {
         work(number, connect_launcher_store(), [&](char mark) {
@@ -189,12 +189,12 @@ inline std::vector<std::string> run_processes(int32_t world, const Work& work) {
 }
 
 inline NodeOptions options(int32_t rank, int32_t world, const std::shared_ptr<Store>& store,
-                           milliseconds deadline = milliseconds(20'000)) {
+                           milliseconds deadline = milliseconds(60'000)) {
   return {rank, world, store, "test", deadline};
 }
 
 // Waits for counters as an engine does: reads the bell, looks, sleeps.
-inline void wait_until(Node& node, const std::function<bool()>& holds, milliseconds limit = milliseconds(20'000)) {
+inline void wait_until(Node& node, const std::function<bool()>& holds, milliseconds limit = milliseconds(60'000)) {
   const Clock::time_point deadline = Clock::now() + limit;
   while (true) {
     const uint32_t seen = node.doorbell();
