@@ -1,35 +1,50 @@
 // tide models: the built-in model shapes.
 #include "tide/models.h"
 
+#include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/json_output.h"
 #include "cli/text.h"
-#include "fmt/format.h"
+#include "tide/layout.h"
 
 namespace tide::cli {
 namespace {
 
-int run_models(bool json) {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  if (!json) fmt::print("{:<28} {:>7} {:>8} {:>18}\n", "model", "groups", "tensors", "parameters");
-  for (const std::string_view model : model_names()) {
-    const std::vector<Group> groups = model_groups(model, DType::bf16);
-    int64_t tensors = 0;
-    int64_t elements = 0;
-    for (const Group& group : groups) {
-      const Layout layout(group, {});
-      tensors += static_cast<int64_t>(group.tensors.size());
-      elements += layout.elements();
-    }
-    if (json) {
-      list.push_back({{"name", model}, {"groups", groups.size()}, {"tensors", tensors}, {"parameters", elements}});
-    } else {
-      fmt::print("{:<28} {:>7} {:>8} {:>18}\n", model, groups.size(), tensors, count_text(elements));
-    }
+struct Totals {
+  int64_t groups = 0, tensors = 0, parameters = 0;
+  int64_t largest = 0;  // parameters of the largest group
+};
+
+Totals totals_of(std::string_view model) {
+  Totals totals;
+  for (const Group& group : model_groups(model, DType::bf16)) {
+    const int64_t elements = Layout(group, {}).elements();
+    ++totals.groups;
+    totals.tensors += static_cast<int64_t>(group.tensors.size());
+    totals.parameters += elements;
+    totals.largest = std::max(totals.largest, elements);
   }
-  if (json) fmt::print("{}\n", nlohmann::ordered_json{{"models", list}}.dump(2));
+  return totals;
+}
+
+int run_models(bool json) {
+  Json list = Json::array();
+  if (!json)
+    fmt::print("{:<24} {:>7} {:>8} {:>18} {:>18}\n", "model", "groups", "tensors", "parameters", "largest group");
+  for (const std::string_view model : model_names()) {
+    const Totals totals = totals_of(model);
+    list.push_back({{"name", model},
+                    {"groups", totals.groups},
+                    {"tensors", totals.tensors},
+                    {"parameters", totals.parameters},
+                    {"largest_group", totals.largest}});
+    if (json) continue;
+    fmt::print("{:<24} {:>7} {:>8} {:>18} {:>18}\n", model, totals.groups, count_text(totals.tensors),
+               count_text(totals.parameters), count_text(totals.largest));
+  }
+  if (json) print_json({{"models", list}});
   return 0;
 }
 

@@ -3,12 +3,15 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/json_output.h"
+#include "cli/program_size.h"
+#include "cli/text.h"
 #include "cli/workload.h"
 #include "fmt/format.h"
 #include "tide/error.h"
@@ -17,10 +20,12 @@
 namespace tide::cli {
 namespace {
 
+constexpr double kMostOperations = 8e6;  // of all programs of a configuration
+constexpr int64_t kMostPasses = 1000;    // forward and backward, in a script
+
 struct Options {
   WorkloadOptions workload;
-  std::string groups = "sample";
-  StepShape step{1, 2, 1, false, 1};
+  std::string groups = "sample", steps = "2", prefetch, micro_batches = "1";
   bool faults = false, json = false;
 };
 
@@ -30,27 +35,39 @@ struct FaultCount {
 };
 
 struct Outcome {
-  int32_t local = 0;
-  Landing landing = Landing::resident;
+  Plan plan;
+  DType grad_dtype = DType::f32;
   std::vector<std::string> groups;
+  StepShape step;
   Report report;
   std::map<std::string, FaultCount> faults;
   double seconds = 0;
   bool ok() const {
-    if (!report.ok()) return false;
-    for (const auto& [fault, count] : faults) {
-      if (!count.missed.empty()) return false;
-    }
-    return true;
+    return report.ok() &&
+           std::all_of(faults.begin(), faults.end(), [](const auto& fault) { return fault.second.missed.empty(); });
   }
 };
 
-// The first and the last groups stand for the rest: the blocks of a model have equal shapes.
-void sample(Workload& work) {
-  if (work.layouts.size() <= 3) return;
-  std::vector<Layout> few{work.layouts[0], work.layouts[1], work.layouts.back()};
-  work.layouts = std::move(few);
-  work.resident_shards.resize(3);
+// A line that is written over, on a terminal only.
+class Progress {
+ public:
+  void show(const std::string& what) const {
+    if (terminal_) fmt::print(stderr, "\r\033[K{}", what);
+  }
+  void clear() const {
+    if (terminal_) fmt::print(stderr, "\r\033[K");
+  }
+
+ private:
+  bool terminal_ = ::isatty(STDERR_FILENO) != 0;
+};
+
+bool takes_slots(Landing landing) { return landing == Landing::ring || landing == Landing::private_copy; }
+
+// The root and the first block stand for the rest, since the blocks of a model have equal shapes. Where landings are
+// taken in turn, enough blocks that one of them meets a slot which another has used.
+size_t sample_size(const Plan& plan) {
+  return takes_slots(plan.landing) ? static_cast<size_t>(plan.ring_depth) + 1 : 2;
 }
 
 FaultCount try_fault(const Ensemble& ensemble, const Script& script, verify::Fault fault) {
@@ -70,46 +87,75 @@ FaultCount try_fault(const Ensemble& ensemble, const Script& script, verify::Fau
   return count;
 }
 
-Outcome verify_one(const Options& options, int32_t local, Landing landing) {
+StepShape script_shape(const Options& options, const Plan& plan, size_t groups) {
+  StepShape step;
+  step.groups = static_cast<int32_t>(groups);
+  step.steps = static_cast<int32_t>(parse_whole("--steps", options.steps, 1, kMostPasses));
+  step.micro_batches =
+      static_cast<int32_t>(parse_whole("--micro-batches", options.micro_batches, 1, kMostPasses / step.steps));
+  if (options.prefetch.empty()) {
+    // A caller with a ring of one slot can have nothing ahead of the group that it holds.
+    step.prefetch = takes_slots(plan.landing) && plan.ring_depth == 1 ? 0 : 1;
+  } else {
+    step.prefetch = static_cast<int32_t>(parse_whole("--prefetch", options.prefetch, 0, 1 << 20));
+  }
+  step.keep_backward = !takes_slots(plan.landing);
+  return step;
+}
+
+Outcome verify_one(const Options& options, const std::vector<Group>& groups, const Plan& plan,
+                   const Progress& progress) {
   const auto start = std::chrono::steady_clock::now();
+  const std::string what = fmt::format("{}, {}", plural(plan.local, "rank"), name(plan.landing));
+  progress.show(fmt::format("building the programs of {}", what));
+  Workload work = options.workload.lay_out(groups, plan);
+  const size_t most = options.groups == "sample" ? sample_size(plan) : work.layouts.size();
+  if (work.layouts.size() > most)
+    work.layouts.erase(work.layouts.begin() + static_cast<int64_t>(most), work.layouts.end());
+  work.resident_shards.resize(work.layouts.size());
+  double operations = 0;
+  for (const Layout& layout : work.layouts) {
+    operations += plan.local * operation_bound(plan, layout, work.grad_dtype);
+    check_size(layout, operations, kMostOperations);
+  }
   Outcome outcome;
-  outcome.local = local;
-  Workload work = options.workload.resolve(local, landing);
-  outcome.landing = work.plan.landing;  // a plan file brings its own
-  if (options.groups == "sample") sample(work);
+  outcome.plan = plan;
+  outcome.grad_dtype = work.grad_dtype;
+  outcome.step = script_shape(options, plan, work.layouts.size());
   for (const Layout& layout : work.layouts) outcome.groups.push_back(layout.group().name);
-  StepShape step = options.step;
-  step.groups = static_cast<int32_t>(work.layouts.size());
-  const bool slots = outcome.landing == Landing::ring || outcome.landing == Landing::private_copy;
-  // A caller with a ring of d slots holds one group and can have d - 1 ahead.
-  if (slots) step.prefetch = std::min(step.prefetch, work.plan.ring_depth - 1);
-  step.keep_backward = !slots;
-  const Ensemble ensemble = make_ensemble(work.plan, work.layouts, work.resident_shards, work.grad_dtype);
-  const Script script = training(step);
+  const Ensemble ensemble = make_ensemble(plan, std::move(work.layouts), work.resident_shards, work.grad_dtype);
+  const Script script = training(outcome.step);
+  progress.show(fmt::format("verifying {}", what));
   outcome.report = verify_script(ensemble, script);
   for (int32_t f = 0; options.faults && outcome.report.ok() && f < verify::kFaults; ++f) {
     const auto fault = static_cast<verify::Fault>(f);
+    progress.show(fmt::format("injecting {} into {}", verify::name(fault), what));
     const FaultCount count = try_fault(ensemble, script, fault);
     if (count.made > 0) outcome.faults.emplace(verify::name(fault), count);
   }
+  progress.clear();
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return outcome;
 }
 
-nlohmann::ordered_json to_json(const Outcome& outcome) {
-  nlohmann::ordered_json violations = nlohmann::ordered_json::array();
+Json to_json(const Outcome& outcome) {
+  Json violations = Json::array();
   for (const Violation& v : outcome.report.violations) {
     violations.push_back(
         {{"law", v.law}, {"rank", v.rank}, {"queue", v.queue}, {"operation", v.operation}, {"sentence", v.sentence}});
   }
-  nlohmann::ordered_json faults = nlohmann::ordered_json::object();
+  Json faults = Json::object();
   for (const auto& [fault, count] : outcome.faults) {
     faults[fault] = {
         {"made", count.made}, {"caught", count.caught}, {"harmless", count.harmless}, {"missed", count.missed}};
   }
-  return {{"local", outcome.local},
-          {"landing", name(outcome.landing)},
+  return {{"local", outcome.plan.local},
+          {"landing", name(outcome.plan.landing)},
+          {"grad_dtype", name(outcome.grad_dtype)},
           {"groups", outcome.groups},
+          {"steps", outcome.step.steps},
+          {"prefetch", outcome.step.prefetch},
+          {"micro_batches", outcome.step.micro_batches},
           {"ok", outcome.ok()},
           {"operations", outcome.report.operations},
           {"accesses", outcome.report.accesses},
@@ -119,41 +165,41 @@ nlohmann::ordered_json to_json(const Outcome& outcome) {
 }
 
 void print(const Outcome& outcome) {
-  fmt::print("{:>4} ranks  {:<9} {:>3} groups  {:>10} operations  {:>10} accesses  {:>7.2f} s  {}\n", outcome.local,
-             name(outcome.landing), outcome.groups.size(), outcome.report.operations, outcome.report.accesses,
-             outcome.seconds, outcome.ok() ? "ok" : "BROKEN");
+  fmt::print("{:>10}  {:<8}  {:>10}  prefetch {}  {:>12} operations  {:>12} accesses  {:>7.2f} s  {}\n",
+             plural(outcome.plan.local, "rank"), name(outcome.plan.landing),
+             plural(static_cast<int64_t>(outcome.groups.size()), "group"), outcome.step.prefetch,
+             count_text(outcome.report.operations), count_text(outcome.report.accesses), outcome.seconds,
+             outcome.ok()          ? "ok"
+             : outcome.report.ok() ? "a fault was missed"
+                                   : plural(static_cast<int64_t>(outcome.report.violations.size()), "violation"));
   for (const Violation& v : outcome.report.violations) {
-    fmt::print("     {}: rank {}, queue {}, operation {}: {}\n", v.law, v.rank, v.queue, v.operation, v.sentence);
+    fmt::print("    {}: rank {}, queue {}, operation {}: {}\n", v.law, v.rank, v.queue, v.operation, v.sentence);
   }
   for (const auto& [fault, count] : outcome.faults) {
-    fmt::print("     fault {:<18} {} made, {} caught, {} proved harmless{}\n", fault, count.made, count.caught,
-               count.harmless, count.missed.empty() ? "" : ", MISSED " + count.missed);
+    fmt::print("    fault {:<18} {} made, {} caught, {} proved harmless{}\n", fault, count.made, count.caught,
+               count.harmless, count.missed.empty() ? "" : ", MISSED: " + count.missed);
   }
 }
 
 int run_verify(const Options& options) {
   if (options.groups != "sample" && options.groups != "all") {
-    throw Error(ErrorCode::invalid_argument, fmt::format("--groups is '{}': give sample or all", options.groups));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("--groups is '{}': give sample or all", excerpt(options.groups)));
   }
-  std::vector<Landing> landings{Landing::ring, Landing::resident, Landing::private_copy};
-  if (!options.workload.every_landing()) landings = {options.workload.landing()};
-  const bool terminal = ::isatty(STDERR_FILENO) != 0;
-  nlohmann::ordered_json results = nlohmann::ordered_json::array();
+  const std::vector<Group> groups = options.workload.groups();
+  const Progress progress;
+  Json results = Json::array();
   bool ok = true;
-  for (const int32_t local : options.workload.locals()) {
-    for (const Landing landing : landings) {
-      if (terminal) fmt::print(stderr, "\rverifying {} ranks, {} ... ", local, name(landing));
-      const Outcome outcome = verify_one(options, local, landing);
-      if (terminal) fmt::print(stderr, "\r\033[K");
-      ok = ok && outcome.ok();
-      if (options.json) {
-        results.push_back(to_json(outcome));
-      } else {
-        print(outcome);
-      }
+  for (const Plan& plan : options.workload.plans(groups)) {
+    const Outcome outcome = verify_one(options, groups, plan, progress);
+    ok = ok && outcome.ok();
+    if (options.json) {
+      results.push_back(to_json(outcome));
+    } else {
+      print(outcome);
     }
   }
-  if (options.json) fmt::print("{}\n", nlohmann::ordered_json{{"ok", ok}, {"results", results}}.dump(2));
+  if (options.json) print_json({{"ok", ok}, {"results", results}});
   return ok ? 0 : 1;
 }
 
@@ -163,12 +209,16 @@ void add_verify(CLI::App& app, Run& run) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("verify", "Prove a training script over the programs of all ranks");
   options->workload.add_to(*command, true);
-  command->add_option("--groups", options->groups, "all, or sample: the first two and the last")->capture_default_str();
-  command->add_option("--steps", options->step.steps, "Training steps in the script")->capture_default_str();
-  command->add_option("--prefetch", options->step.prefetch, "Gathers issued ahead (less where a ring is shorter)")
-      ->capture_default_str();
-  command->add_option("--micro-batches", options->step.micro_batches, "Backward passes a step; later ones accumulate")
-      ->capture_default_str();
+  command->add_option("--groups", options->groups, "all, or sample: the root, and as many blocks as show all there is")
+      ->capture_default_str()
+      ->type_name("WHICH");
+  command->add_option("--steps", options->steps, "Training steps in the script")->capture_default_str()->type_name("N");
+  command
+      ->add_option("--prefetch", options->prefetch, "Gathers issued ahead (default: 1, or 0 where there is one slot)")
+      ->type_name("N");
+  command->add_option("--micro-batches", options->micro_batches, "Backward passes a step; later ones accumulate")
+      ->capture_default_str()
+      ->type_name("N");
   command->add_flag("--faults", options->faults, "Also inject faults of every kind and see each of them caught");
   command->add_flag("--json", options->json, "Print JSON");
   command->callback([options, &run] { run = [options] { return run_verify(*options); }; });

@@ -18,29 +18,39 @@ struct Workload {
   std::vector<bool> resident_shards;
 };
 
+// Every function that reads throws Error(invalid_argument | unsupported) naming the option and its value.
 class WorkloadOptions {
  public:
-  // Adds the options to a command. `several_locals`: --local takes a list.
-  void add_to(CLI::App& command, bool several_locals);
+  // Adds the options to a command, which outlives this. `several`: --local takes a list, and --landing also "all".
+  void add_to(CLI::App& command, bool several);
 
-  const std::vector<int32_t>& locals() const { return locals_; }
-  Landing landing() const { return parse_landing(landing_); }
-  bool every_landing() const { return landing_ == "all"; }
+  std::vector<Group> groups() const;
 
-  // Reads, lays out and plans for `local` ranks. Throws Error(invalid_argument | unsupported) naming the option.
-  Workload resolve(int32_t local, Landing landing) const;
+  // The plans that the options ask for, checked: the one of --plan, or one for each --local and --landing. With
+  // --landing all, home only where `groups` are gathered without a cast.
+  std::vector<Plan> plans(const std::vector<Group>& groups) const;
+
+  Workload lay_out(const std::vector<Group>& groups, const Plan& plan) const;
+
+  // All of it where one plan is asked for.
+  Workload only() const;
 
  private:
-  std::vector<Group> read_groups() const;
-  Plan read_plan(int32_t local, Landing landing) const;
+  bool given(const std::string& option) const { return command_->count(option) > 0; }
+  LayoutOptions layout_options(int64_t world, int64_t alignment) const;
+  std::vector<Layout> layouts(const std::vector<Group>& groups, const LayoutOptions& options) const;
+  Plan chosen_fields() const;  // all but local and landing
+  std::vector<Landing> chosen_landings(const std::vector<Group>& groups) const;
+  std::vector<int32_t> chosen_locals() const;
+  Plan planned_before(const std::vector<Group>& groups) const;
 
-  std::string group_, model_, dtype_ = "bf16", landing_ = "resident", chunk_ = "256KiB", grad_dtype_, cast_, plan_;
-  int32_t nodes_ = 1;
-  std::vector<int32_t> locals_;
-  int32_t ring_depth_ = 3, staging_slots_ = 2, passes_ = 1;
-  int64_t alignment_ = 256;
+  const CLI::App* command_ = nullptr;
+  std::string group_, model_, dtype_ = "bf16", cast_, grad_dtype_, plan_;
+  std::string nodes_ = "1", landing_ = "resident", ring_depth_ = "3", alignment_ = "256", chunk_bytes_ = "256KiB",
+              staging_slots_ = "2", passes_ = "1";
+  std::vector<std::string> locals_;
+  bool several_ = false;
   bool resident_shards_ = false;
-  CLI::App* command_ = nullptr;
 };
 
 }  // namespace tide::cli
